@@ -1,0 +1,324 @@
+"""The one table of what a config may not be, each rule with its reason.
+
+Notable here: a rule is a name, a predicate that is true when the config breaks it, and a text that names field, value,
+reason and choices. The rules run when the config is made and again when a model is built from it; the compatibility page of
+the documentation is generated from this table.
+"""
+
+from dataclasses import dataclass
+from typing import Callable
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`broken(config)` is true where the rule is violated; `text` is formatted with the config as `c`."""
+
+    name: str
+    broken: Callable
+    text: str
+
+
+def _positive(name):
+    return Rule(
+        f"{name} is positive",
+        lambda c: getattr(c, name) is not None and getattr(c, name) <= 0,
+        f"{name}={{c.{name}}} must be greater than zero; leave it None to switch it off",
+    )
+
+
+def _only_with(name, owner, value, unset=None):
+    """`name` would silently do nothing unless field `owner` is `value`."""
+    return Rule(
+        f"{name} needs {owner}={value}",
+        lambda c: getattr(c, name) != unset and getattr(c, owner) != value,
+        f"{name}={{c.{name}}} has no effect with {owner}={{c.{owner}!r}}; set {owner}={value!r} or leave {name} at {unset}",
+    )
+
+
+def _only_with_experts(name, unset):
+    return Rule(
+        f"{name} needs experts",
+        lambda c: getattr(c, name) != unset and not c.has_experts,
+        f"{name}={{c.{name}}} has no effect without experts; set num_experts, or leave {name} at {unset}",
+    )
+
+
+def _has(layer_type):
+    return lambda c: layer_type in c.layer_types
+
+
+def _rope_dims(c):
+    return [c.rotary_dim_of(key) for key in c.rope_keys]
+
+
+SHAPE_RULES = [
+    *(_positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
+    *(_positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
+    *(_positive(name) for name in ("max_position_embeddings", "moe_intermediate_size", "query_pre_attn_scalar")),
+    *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
+    *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
+    *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
+    Rule(
+        "heads are whole groups",
+        lambda c: c.num_attention_heads % c.num_key_value_heads != 0,
+        "num_attention_heads={c.num_attention_heads} is not a multiple of num_key_value_heads={c.num_key_value_heads}: "
+        "every key-value head serves the same number of query heads; choose a divisor of num_attention_heads",
+    ),
+    Rule(
+        "dropouts are probabilities",
+        lambda c: not all(0 <= p < 1 for p in (c.attention_dropout, c.hidden_dropout, c.embedding_dropout)),
+        "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout} and "
+        "embedding_dropout={c.embedding_dropout} must each lie in [0, 1)",
+    ),
+    Rule(
+        "special tokens lie in the vocabulary",
+        lambda c: any(
+            token is not None and not 0 <= token < c.vocab_size
+            for token in (c.pad_token_id, c.bos_token_id, *([c.eos_token_id] if not isinstance(c.eos_token_id, list) else c.eos_token_id))
+        ),
+        "pad_token_id={c.pad_token_id}, bos_token_id={c.bos_token_id} and eos_token_id={c.eos_token_id} must be None or lie "
+        "in [0, vocab_size={c.vocab_size})",
+    ),
+]
+
+LAYER_RULES = [
+    Rule(
+        "sliding layers need a window",
+        lambda c: _has("sliding_attention")(c) and c.sliding_window is None,
+        "layer_types holds 'sliding_attention' but sliding_window is None; set sliding_window to the number of visible tokens",
+    ),
+    Rule(
+        "a window needs sliding layers",
+        lambda c: c.sliding_window is not None and not _has("sliding_attention")(c),
+        "sliding_window={c.sliding_window} has no effect: no entry of layer_types is 'sliding_attention'; set sliding_window=None "
+        "or name the sliding layers",
+    ),
+    Rule(
+        "chunked layers need a chunk",
+        lambda c: _has("chunked_attention")(c) and c.attention_chunk_size is None,
+        "layer_types holds 'chunked_attention' but attention_chunk_size is None; set attention_chunk_size",
+    ),
+    Rule(
+        "a chunk needs chunked layers",
+        lambda c: c.attention_chunk_size is not None and not _has("chunked_attention")(c),
+        "attention_chunk_size={c.attention_chunk_size} has no effect: no entry of layer_types is 'chunked_attention'",
+    ),
+    Rule(
+        "no_rope_layers is a switch per layer",
+        lambda c: any(flag not in (0, 1) for flag in c.no_rope_layers) or len(c.no_rope_layers) != c.num_hidden_layers,
+        "no_rope_layers={c.no_rope_layers} must hold num_hidden_layers={c.num_hidden_layers} entries: 1 where the layer uses "
+        "RoPE, 0 where it does not (transformers' convention, despite the name)",
+    ),
+    Rule(
+        "no_rope_layers needs rope",
+        lambda c: 0 in c.no_rope_layers and c.position_embedding_type != "rope",
+        "no_rope_layers={c.no_rope_layers} has no effect with position_embedding_type={c.position_embedding_type!r}; "
+        "it needs position_embedding_type='rope'",
+    ),
+    Rule(
+        "rope turns at least one layer",
+        lambda c: c.position_embedding_type == "rope" and not c.rope_keys,
+        "position_embedding_type='rope' but no layer uses it (no_rope_layers={c.no_rope_layers}, "
+        "rope_parameters={c.rope_parameters}); use position_embedding_type='none'",
+    ),
+]
+
+ATTENTION_RULES = [
+    *(_only_with(name, "attention_type", "mla") for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
+    *(_only_with(name, "attention_type", "mla") for name in ("qk_rope_head_dim", "v_head_dim")),
+    Rule(
+        "mla shares its latent among all heads",
+        lambda c: c.attention_type == "mla" and c.num_key_value_heads != c.num_attention_heads,
+        "num_key_value_heads={c.num_key_value_heads} differs from num_attention_heads={c.num_attention_heads}: under "
+        "attention_type='mla' every head has its own keys, expanded from one shared latent; leave num_key_value_heads unset",
+    ),
+    Rule(
+        "full qk-norm needs keys per channel",
+        lambda c: c.attention_type == "mla" and c.qk_norm == "full",
+        "qk_norm='full' has one weight per head and channel, but under attention_type='mla' the rotary key is shared by all "
+        "heads; choose qk_norm from ['none', 'head', 'l2']",
+    ),
+    Rule(
+        "norm after rope needs both",
+        lambda c: c.qk_norm_after_rope and (c.qk_norm == "none" or c.position_embedding_type != "rope"),
+        "qk_norm_after_rope=True has no effect with qk_norm={c.qk_norm!r} and "
+        "position_embedding_type={c.position_embedding_type!r}; it needs a qk_norm and position_embedding_type='rope'",
+    ),
+    Rule(
+        "mla normalises before rope",
+        lambda c: c.attention_type == "mla" and c.qk_norm_after_rope,
+        "qk_norm_after_rope=True is not defined for attention_type='mla', which caches its rotary key once for all heads; "
+        "use qk_norm_after_rope=False",
+    ),
+    Rule(
+        "one attention scale",
+        lambda c: c.attention_multiplier is not None and c.query_pre_attn_scalar is not None,
+        "attention_multiplier={c.attention_multiplier} and query_pre_attn_scalar={c.query_pre_attn_scalar} both set the "
+        "attention scale; give one of them",
+    ),
+]
+
+POSITION_RULES = [
+    Rule(
+        "rope parameters need rope",
+        lambda c: c.rope_parameters is not None and c.position_embedding_type != "rope",
+        "rope_parameters={c.rope_parameters} has no effect with position_embedding_type={c.position_embedding_type!r}; "
+        "use position_embedding_type='rope'",
+    ),
+    Rule(
+        "interleaving needs rope",
+        lambda c: c.rope_interleaved and c.position_embedding_type != "rope",
+        "rope_interleaved=True has no effect with position_embedding_type={c.position_embedding_type!r}; "
+        "use position_embedding_type='rope'",
+    ),
+    Rule(
+        "rotary dimensions are pairs",
+        lambda c: c.position_embedding_type == "rope" and any(dim <= 0 or dim % 2 for dim in _rope_dims(c)),
+        "the rotated part of a head must be an even number of dimensions greater than zero, but rotary_head_dim="
+        "{c.rotary_head_dim} times partial_rotary_factor={c.partial_rotary_factor} gives {dims}; change head_dim "
+        "(qk_rope_head_dim under MLA) or partial_rotary_factor",
+    ),
+    Rule(
+        "the offset belongs to tables",
+        lambda c: c.position_embedding_offset != 0 and c.position_embedding_type not in ("learned", "sinusoidal"),
+        "position_embedding_offset={c.position_embedding_offset} has no effect with "
+        "position_embedding_type={c.position_embedding_type!r}; it needs 'learned' or 'sinusoidal'",
+    ),
+    Rule(
+        "sinusoids are pairs",
+        lambda c: c.position_embedding_type == "sinusoidal" and c.hidden_size % 2,
+        "position_embedding_type='sinusoidal' pairs sines with cosines, but hidden_size={c.hidden_size} is odd",
+    ),
+    Rule(
+        "dynamic needs room",
+        lambda c: any(
+            c.rope_of(key)["rope_type"] in ("dynamic", "ntk") and c.rotary_dim_of(key) <= 2 for key in c.rope_keys
+        ),
+        "rope_type 'ntk' and 'dynamic' raise the factor to d/(d-2), which needs a rotary dimension d > 2, but it is {dims}",
+    ),
+]
+
+FEED_FORWARD_RULES = [
+    Rule(
+        "clamped gates are gated silu",
+        lambda c: c.swiglu_limit is not None and (c.mlp_type != "gated" or c.hidden_act != "silu"),
+        "swiglu_limit={c.swiglu_limit} clamps the gated SwiGLU of gpt-oss, but mlp_type={c.mlp_type!r} and "
+        "hidden_act={c.hidden_act!r}; it needs mlp_type='gated' and hidden_act='silu'",
+    ),
+    Rule(
+        "alpha needs the clamped gate",
+        lambda c: c.swiglu_alpha is not None and c.swiglu_limit is None,
+        "swiglu_alpha={c.swiglu_alpha} has no effect without swiglu_limit; set swiglu_limit too",
+    ),
+]
+
+EXPERT_RULES = [
+    _only_with_experts("num_experts_per_tok", None),
+    _only_with_experts("moe_intermediate_size", None),
+    _only_with_experts("num_shared_experts", 0),
+    _only_with_experts("norm_topk_prob", None),
+    _only_with_experts("routed_scaling_factor", 1.0),
+    _only_with_experts("n_group", 1),
+    _only_with_experts("topk_group", 1),
+    _only_with_experts("router_bias", False),
+    _only_with_experts("expert_bias", False),
+    _only_with_experts("router_balance", "none"),
+    _only_with_experts("router_z_loss_coef", 0.0),
+    Rule(
+        "sparse layers need experts",
+        lambda c: "sparse" in c.mlp_layer_types and not c.num_experts,
+        "mlp_layer_types holds 'sparse' but num_experts={c.num_experts}; set num_experts >= 1",
+    ),
+    Rule(
+        "experts need sparse layers",
+        lambda c: bool(c.num_experts) and "sparse" not in c.mlp_layer_types,
+        "num_experts={c.num_experts} has no effect: no entry of mlp_layer_types is 'sparse'",
+    ),
+    Rule(
+        "top-k lies within the experts",
+        lambda c: c.has_experts and not 1 <= c.num_experts_per_tok <= c.num_experts,
+        "num_experts_per_tok={c.num_experts_per_tok} must lie in [1, num_experts={c.num_experts}]",
+    ),
+    Rule(
+        "groups divide the experts",
+        lambda c: c.has_experts and (c.n_group < 1 or c.num_experts % c.n_group != 0),
+        "n_group={c.n_group} must divide num_experts={c.num_experts} into equal groups",
+    ),
+    Rule(
+        "kept groups exist",
+        lambda c: c.has_experts and not 1 <= c.topk_group <= c.n_group,
+        "topk_group={c.topk_group} must lie in [1, n_group={c.n_group}]",
+    ),
+    Rule(
+        "kept groups hold top-k experts",
+        lambda c: c.has_experts
+        and c.n_group >= 1
+        and c.num_experts_per_tok > c.topk_group * (c.num_experts // max(c.n_group, 1)),
+        "num_experts_per_tok={c.num_experts_per_tok} exceeds the experts of the kept groups: topk_group={c.topk_group} groups of "
+        "num_experts / n_group = {c.num_experts} / {c.n_group} each; raise topk_group or lower n_group",
+    ),
+    Rule(
+        "group scores need two experts",
+        lambda c: c.has_experts and c.n_group > 1 and c.router_scoring == "sigmoid" and c.num_experts // c.n_group < 2,
+        "n_group={c.n_group} leaves fewer than two of num_experts={c.num_experts} in a group, but router_scoring='sigmoid' "
+        "scores a group by its two best experts; lower n_group",
+    ),
+    Rule(
+        "shared experts fit their gate",
+        lambda c: c.shared_expert_gate and not c.num_shared_experts,
+        "shared_expert_gate=True has no effect with num_shared_experts=0; set num_shared_experts >= 1",
+    ),
+    Rule(
+        "shared width needs shared experts",
+        lambda c: c.shared_expert_intermediate_size is not None and not c.num_shared_experts,
+        "shared_expert_intermediate_size={c.shared_expert_intermediate_size} has no effect with num_shared_experts=0; set "
+        "num_shared_experts=1",
+    ),
+    Rule(
+        "coefficients are not negative",
+        lambda c: min(c.router_aux_loss_coef, c.router_z_loss_coef, c.router_bias_update_rate, c.num_shared_experts) < 0,
+        "router_aux_loss_coef={c.router_aux_loss_coef}, router_z_loss_coef={c.router_z_loss_coef}, "
+        "router_bias_update_rate={c.router_bias_update_rate} and num_shared_experts={c.num_shared_experts} must not be negative",
+    ),
+    Rule(
+        "an auxiliary coefficient needs balancing",
+        lambda c: c.router_aux_loss_coef != 0 and c.router_balance == "none",
+        "router_aux_loss_coef={c.router_aux_loss_coef} has no effect with router_balance='none'; use router_balance='aux_loss', or "
+        "'bias' to add it as the complement of bias balancing",
+    ),
+    Rule(
+        "an auxiliary loss needs its coefficient",
+        lambda c: c.router_balance == "aux_loss" and c.router_aux_loss_coef == 0,
+        "router_balance='aux_loss' with router_aux_loss_coef=0 balances nothing; set router_aux_loss_coef > 0 or "
+        "router_balance='none'",
+    ),
+]
+
+NORM_RULES = [
+    Rule(
+        "rmsnorm has no bias",
+        lambda c: c.norm_type == "rmsnorm" and c.norm_bias,
+        "norm_bias=True has no effect with norm_type='rmsnorm'; use norm_type='layernorm'",
+    ),
+    Rule(
+        "a non-parametric norm has nothing to offset",
+        lambda c: not c.norm_affine and (c.norm_unit_offset or c.norm_bias or c.norm_weight_in_fp32),
+        "norm_affine=False removes weight and bias, so norm_unit_offset={c.norm_unit_offset}, norm_bias={c.norm_bias} and "
+        "norm_weight_in_fp32={c.norm_weight_in_fp32} must be False",
+    ),
+    Rule(
+        "scalars that multiply are not zero",
+        lambda c: 0 in (c.embedding_multiplier, c.residual_multiplier),
+        "embedding_multiplier={c.embedding_multiplier} and residual_multiplier={c.residual_multiplier} must not be zero",
+    ),
+]
+
+RULES = SHAPE_RULES + LAYER_RULES + ATTENTION_RULES + POSITION_RULES + FEED_FORWARD_RULES + EXPERT_RULES + NORM_RULES
+
+
+def check_rules(config):
+    """Raise a ValueError for the first rule of `RULES` that `config` breaks."""
+    for rule in RULES:
+        if rule.broken(config):
+            dims = _rope_dims(config) if "{dims}" in rule.text else None
+            raise ValueError(rule.text.format(c=config, dims=dims))

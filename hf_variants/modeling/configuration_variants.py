@@ -1,0 +1,403 @@
+"""The config of the family: every published choice of a Transformer stack as one flat, checked key.
+
+Notable here: keys are transformers' own wherever they exist; a misspelt key is an error; what is left None is resolved once, so
+that `config.json` says everything; `layer_plan()` turns the config into one record per layer.
+"""
+
+from dataclasses import fields
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin
+
+from transformers.configuration_utils import PreTrainedConfig
+
+from .config_rules import check_rules
+from .layer_plan import resolve_layer_plan
+from .layer_plan import rope_key_of
+from .rope_parameters import check_rope_parameters
+from .rope_parameters import standard_rope_parameters
+from .vocabulary import CHOICES
+from .vocabulary import nearest
+
+# Keys that transformers itself stores in a config, beside the fields it declares.
+_LIBRARY_KEYS = {
+    *("auto_map", "architectures", "quantization_config", "transformers_version", "num_labels", "torch_dtype", "dtype"),
+    *("name_or_path", "model_type", "output_attentions", "attn_implementation", "experts_implementation", "use_cache"),
+    *("_commit_hash", "tie_last_hidden_states", "task_specific_params", "base_model_prefix", "finetuning_task"),
+    *("output_router_logits", "custom_pipelines", "per_layer_config", "trust_remote_code", "code_revision"),
+    *("classifier_dropout", "pretraining_tp", "compression_config"),
+}
+
+_AUTO_MAP = {
+    "AutoConfig": "configuration_variants.VariantsConfig",
+    "AutoModel": "modeling_variants.VariantsModel",
+    "AutoModelForCausalLM": "modeling_variants.VariantsForCausalLM",
+    "AutoModelForMaskedLM": "modeling_variants.VariantsForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_variants.VariantsForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_variants.VariantsForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_variants.VariantsForQuestionAnswering",
+}
+
+
+class VariantsConfig(PreTrainedConfig):
+    r"""Config of a decoder (or, with `is_causal=False`, an encoder) of the family.
+
+    Every field is a keyword; the choices of the string fields stand in `vocabulary.CHOICES` with their sources.
+
+    Args:
+        vocab_size, hidden_size, num_hidden_layers, num_attention_heads: shape, as in Llama.
+        intermediate_size: width of the dense feed-forward; None gives 8/3 of hidden_size for a gated and 4 times hidden_size
+            for a plain network, rounded up to a multiple of 8 (equal parameters; Shazeer 2020, §2).
+        num_key_value_heads: None gives one per query head.
+        head_dim: width of a head, free of hidden_size / num_attention_heads; None gives that quotient.
+        attention_bias: biases of q, k, v (of q_a and kv_a under MLA) and, unless `attention_out_bias` says otherwise, of o.
+        layer_types: attention kind of each layer; None gives sliding everywhere where `sliding_window` is set, chunked
+            everywhere where `attention_chunk_size` is set, else full.
+        sliding_window: visible tokens of a sliding layer, the query included. When `is_causal=False` the window is
+            centred: sliding_window // 2 tokens on either side.
+        query_pre_attn_scalar / attention_multiplier: scores are scaled by the first to the power -1/2, or by the second.
+        q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
+            gives 4, 1, 1/2 and 1 times head_dim for the last four (DeepSeek-V2 §2.1.2-3); q_lora_rank None means that queries
+            are not compressed.
+        rope_parameters: {rope_type, rope_theta, ...}, or one such dict (or None for no rotation) per layer type.
+        no_rope_layers: one switch per layer, 1 where RoPE is used and 0 where not (transformers' convention).
+        mlp_layer_types: "dense" or "sparse" per layer; None gives sparse everywhere where `num_experts` is set.
+        num_shared_experts: always-on experts, built as one network of `shared_expert_intermediate_size` (None gives their
+            number times moe_intermediate_size); `shared_expert_gate` scales it by a sigmoid (Qwen2-MoE).
+        router_aux_loss_coef: None gives 0.001 under `router_balance="aux_loss"`, else 0.
+        norm_unit_offset: the weight is stored minus one (Gemma); norm_weight_in_fp32: it multiplies before the cast back.
+        norm_bias: None gives True for layernorm. norm_affine: False gives norms without parameters (OLMo).
+        final_norm: None gives False for `norm_placement="post_ln"`, else True.
+        logits_scaling: logits are divided by it (Granite). residual_multiplier: branch outputs are multiplied by it.
+
+    Raises:
+        ValueError: naming field, value, reason and choices, for an unknown key, a wrong type, an unknown choice, or a pair
+            of choices that `config_rules.RULES` refuses.
+    """
+
+    model_type = "variants"
+    keys_to_ignore_at_inference: ClassVar[list] = ["past_key_values", "router_logits", "aux_loss", "z_loss"]
+    base_model_tp_plan: ClassVar[dict] = {
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.o_proj": "rowwise",
+        "layers.*.mlp.gate_proj": "colwise",
+        "layers.*.mlp.up_proj": "colwise",
+        "layers.*.mlp.down_proj": "rowwise",
+        "layers.*.mlp.experts.gate_up_proj": "packed_colwise",
+        "layers.*.mlp.experts.down_proj": "rowwise",
+        "layers.*.mlp.experts": "moe_tp_experts",
+        "layers.*.mlp.shared_experts.gate_proj": "colwise",
+        "layers.*.mlp.shared_experts.up_proj": "colwise",
+        "layers.*.mlp.shared_experts.down_proj": "rowwise",
+    }
+    base_model_ep_plan: ClassVar[dict] = {
+        "layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
+        "layers.*.mlp.experts.down_proj": "grouped_gemm",
+        "layers.*.mlp.experts": "ep_dispatch_experts",
+    }
+    base_model_pp_plan: ClassVar[dict] = {
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+        "norm": (["hidden_states"], ["hidden_states"]),
+    }
+
+    # shape
+    vocab_size: int = 32000
+    hidden_size: int = 512
+    intermediate_size: int | None = None
+    num_hidden_layers: int = 8
+    num_attention_heads: int = 8
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    max_position_embeddings: int = 2048
+    tie_word_embeddings: bool = False
+    initializer_range: float = 0.02
+    hidden_act: str = "silu"
+    attention_bias: bool = False
+    attention_out_bias: bool | None = None
+    mlp_bias: bool = False
+    lm_head_bias: bool = False
+    # attention
+    attention_type: str = "gqa"
+    layer_types: list | None = None
+    sliding_window: int | None = None
+    attention_chunk_size: int | None = None
+    attn_logit_softcapping: float | None = None
+    attention_sinks: bool = False
+    qk_norm: str = "none"
+    qk_norm_after_rope: bool = False
+    query_pre_attn_scalar: float | None = None
+    attention_multiplier: float | None = None
+    scale_attn_by_inverse_layer_idx: bool = False
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int | None = None
+    qk_rope_head_dim: int | None = None
+    v_head_dim: int | None = None
+    is_causal: bool = True
+    # positions
+    position_embedding_type: str = "rope"
+    rope_parameters: dict | None = None
+    rope_interleaved: bool = False
+    partial_rotary_factor: float = 1.0
+    no_rope_layers: list | None = None
+    position_embedding_offset: int = 0
+    # feed-forward and experts
+    mlp_type: str = "gated"
+    swiglu_limit: float | None = None
+    swiglu_alpha: float | None = None
+    num_experts: int = 0
+    num_experts_per_tok: int | None = None
+    moe_intermediate_size: int | None = None
+    num_shared_experts: int = 0
+    shared_expert_intermediate_size: int | None = None
+    shared_expert_gate: bool = False
+    mlp_layer_types: list | None = None
+    router_scoring: str = "softmax"
+    norm_topk_prob: bool | None = None
+    routed_scaling_factor: float = 1.0
+    n_group: int = 1
+    topk_group: int = 1
+    router_bias: bool = False
+    expert_bias: bool = False
+    router_balance: str = "none"
+    router_aux_loss_coef: float | None = None
+    router_z_loss_coef: float = 0.0
+    router_bias_update_rate: float = 0.001
+    # norms, residuals, embeddings, logits
+    norm_type: str = "rmsnorm"
+    norm_eps: float = 1e-6
+    latent_norm_eps: float = 1e-6
+    norm_unit_offset: bool = False
+    norm_weight_in_fp32: bool = False
+    norm_bias: bool | None = None
+    norm_affine: bool = True
+    norm_placement: str = "pre"
+    final_norm: bool | None = None
+    embedding_norm: bool = False
+    embedding_multiplier: float = 1.0
+    embedding_multiplier_scope: str = "inputs_embeds"
+    residual_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
+    logits_scaling: float = 1.0
+    # regularisation, tokens, outputs
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list | None = None
+    use_cache: bool = True
+    output_router_logits: bool = False
+    # what a native family stores that no toggle of this family means; written back by `convert.to_native`
+    native: dict | None = None
+
+    def __post_init__(self, **kwargs):
+        legacy = {key: kwargs.pop(key) for key in ("rope_theta", "rope_scaling") if key in kwargs}
+        self._refuse_unknown(kwargs)
+        check_types(self)
+        self._resolve_shape()
+        self._resolve_layers()
+        self._resolve_experts()
+        self._resolve_norms()
+        standard_rope_parameters(self, **legacy)
+        super().__post_init__(**kwargs)
+        self.auto_map = {**_AUTO_MAP, **(getattr(self, "auto_map", None) or {})}
+        self.check()
+
+    def check(self):
+        """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""
+        check_types(self)
+        for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
+            check_choice(name, getattr(self, name))
+        for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope"):
+            check_choice(name, getattr(self, name))
+        for name in ("layer_types", "mlp_layer_types"):
+            _check_per_layer(self, name)
+        check_activation(self.hidden_act)
+        check_rope_parameters(self)
+        check_rules(self)
+
+    # transformers standardises RoPE keys and warns; ours are standardised above and refused when wrong.
+    def convert_rope_params_to_dict(self, **kwargs):
+        return kwargs
+
+    def standardize_rope_params(self):
+        return None
+
+    def validate_rope(self, *args, **kwargs):
+        return None
+
+    def validate_layer_type(self):
+        return None
+
+    # ---- what is derived ----
+    @property
+    def has_experts(self):
+        return bool(self.num_experts)
+
+    @property
+    def query_head_dim(self):
+        """Width of one query and key head as compared (nope and rope parts together under MLA)."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.attention_type == "mla" else self.head_dim
+
+    @property
+    def value_head_dim(self):
+        return self.v_head_dim if self.attention_type == "mla" else self.head_dim
+
+    @property
+    def rotary_head_dim(self):
+        """Width of the part of a head that RoPE may turn, before `partial_rotary_factor`."""
+        return self.qk_rope_head_dim if self.attention_type == "mla" else self.head_dim
+
+    @property
+    def qk_head_dim(self):
+        """Under MLA the width of a key as compared; transformers reads it to leave MLA caches to be shaped lazily."""
+        return self.query_head_dim if self.attention_type == "mla" else None
+
+    @property
+    def rope_is_nested(self):
+        """Whether `rope_parameters` holds one dict per layer type."""
+        return self.rope_parameters is not None and "rope_type" not in self.rope_parameters
+
+    @property
+    def rope_keys(self):
+        """Keys of the rotary embeddings in use, in order of first use."""
+        keys = (rope_key_of(self, index) for index in range(self.num_hidden_layers))
+        return tuple(dict.fromkeys(key for key in keys if key is not None))
+
+    def rope_of(self, key):
+        """The flat RoPE dict behind a key of `rope_keys`."""
+        return self.rope_parameters[key] if self.rope_is_nested else self.rope_parameters
+
+    def rotary_dim_of(self, key):
+        """Number of leading dimensions of a head that the rotary embedding `key` turns."""
+        return int(self.rotary_head_dim * self.rope_of(key).get("partial_rotary_factor", self.partial_rotary_factor))
+
+    def layer_plan(self):
+        """One `LayerPlan` per layer."""
+        return resolve_layer_plan(self)
+
+    # ---- resolution of what was left None ----
+    def _refuse_unknown(self, kwargs):
+        from transformers import GenerationConfig
+
+        known = {field.name for field in fields(self)} | {"rope_theta", "rope_scaling"}
+        allowed = _LIBRARY_KEYS | set(GenerationConfig._get_default_generation_params())
+        for key in kwargs:
+            if key not in allowed and not key.startswith("_"):
+                raise ValueError(
+                    f"{type(self).__name__} has no key {key!r}{nearest(key, known)}. Known keys: {', '.join(sorted(known))}"
+                )
+
+    def _resolve_shape(self):
+        if self.attention_type in ("mha", "mqa"):
+            heads = self.num_attention_heads if self.attention_type == "mha" else 1
+            if self.num_key_value_heads not in (None, heads):
+                raise ValueError(
+                    f"attention_type={self.attention_type!r} means num_key_value_heads={heads}, but "
+                    f"num_key_value_heads={self.num_key_value_heads} was given; leave it unset or use attention_type='gqa'"
+                )
+            self.num_key_value_heads, self.attention_type = heads, "gqa"
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        if self.head_dim is None:
+            if self.num_attention_heads <= 0 or self.hidden_size % self.num_attention_heads:
+                raise ValueError(
+                    f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}, so "
+                    "head_dim has no default; set head_dim"
+                )
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        if self.intermediate_size is None:
+            width = self.hidden_size * 8 / 3 if self.mlp_type == "gated" else self.hidden_size * 4
+            self.intermediate_size = -(-int(width) // 8) * 8
+        if self.attention_type == "mla":
+            d = self.head_dim
+            ratios = {"kv_lora_rank": 4 * d, "qk_nope_head_dim": d, "qk_rope_head_dim": max(d // 4 * 2, 2), "v_head_dim": d}
+            for name, value in ratios.items():
+                setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
+        if self.attention_out_bias is None:
+            self.attention_out_bias = self.attention_bias
+
+    def _resolve_layers(self):
+        if self.layer_types is None:
+            if self.sliding_window is not None and self.attention_chunk_size is not None:
+                raise ValueError(
+                    f"sliding_window={self.sliding_window} and attention_chunk_size={self.attention_chunk_size} are both set; "
+                    "give layer_types to say which layer is 'sliding_attention' and which 'chunked_attention'"
+                )
+            kind = "sliding_attention" if self.sliding_window is not None else "full_attention"
+            kind = "chunked_attention" if self.attention_chunk_size is not None else kind
+            self.layer_types = [kind] * self.num_hidden_layers
+        if self.no_rope_layers is None:
+            self.no_rope_layers = [1] * self.num_hidden_layers
+        if self.mlp_layer_types is None:
+            self.mlp_layer_types = ["sparse" if self.num_experts else "dense"] * self.num_hidden_layers
+
+    def _resolve_experts(self):
+        if self.router_aux_loss_coef is None:
+            self.router_aux_loss_coef = 0.001 if self.router_balance == "aux_loss" else 0.0
+        if not self.num_experts:
+            return
+        if self.num_experts_per_tok is None:
+            self.num_experts_per_tok = min(2, self.num_experts)
+        if self.moe_intermediate_size is None:
+            self.moe_intermediate_size = self.intermediate_size
+        if self.norm_topk_prob is None:
+            self.norm_topk_prob = True
+        if self.num_shared_experts and self.shared_expert_intermediate_size is None:
+            self.shared_expert_intermediate_size = self.num_shared_experts * self.moe_intermediate_size
+
+    def _resolve_norms(self):
+        if self.norm_bias is None:
+            self.norm_bias = self.norm_type == "layernorm" and self.norm_affine
+        if self.final_norm is None:
+            self.final_norm = self.norm_placement != "post_ln"
+
+
+def _allowed_types(annotation):
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(t for arg in get_args(annotation) for t in _allowed_types(arg))
+    return (float, int) if annotation is float else (get_origin(annotation) or annotation,)
+
+
+def check_types(config):
+    """Refuse a field of the wrong type: the base class checks its own fields only, and with errors of its own kind."""
+    for name, annotation in VariantsConfig.__annotations__.items():
+        if get_origin(annotation) is ClassVar or annotation is Any:
+            continue
+        allowed, value = _allowed_types(annotation), getattr(config, name)
+        if isinstance(value, tuple) and list in allowed:
+            value = list(value)
+            setattr(config, name, value)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
+            raise ValueError(f"{name}={value!r} is a {type(value).__name__}; it must be {expected}")
+
+
+def check_choice(name, value):
+    """Refuse a value that `CHOICES[name]` does not list."""
+    if value not in CHOICES[name]:
+        raise ValueError(f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}")
+
+
+def check_activation(name):
+    """Refuse an activation that transformers' ACT2FN does not know."""
+    from transformers.activations import ACT2FN
+
+    if name not in ACT2FN:
+        raise ValueError(f"hidden_act={name!r} is unknown{nearest(name, ACT2FN)}; choose from {sorted(ACT2FN)}")
+
+
+def _check_per_layer(config, name):
+    values = getattr(config, name)
+    for value in values:
+        check_choice(name, value)
+    if len(values) != config.num_hidden_layers:
+        raise ValueError(
+            f"{name} has {len(values)} entries, but num_hidden_layers={config.num_hidden_layers}; give one entry per layer"
+        )
+
+
+__all__ = ["VariantsConfig"]
