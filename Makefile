@@ -31,7 +31,7 @@ setup: $(STAMP)  ## create .venv and install torch, the package, its tools and t
 
 # torch goes first, so that no other package chooses a build of it.
 $(STAMP): pyproject.toml constraints.txt
-	@echo "setup: creating $(VENV) and installing into it (a few minutes the first time)"
+	@echo "setup: creating or updating $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "setup: Python 3.10 or newer is needed; name one with PYTHON=python3.11")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*
