@@ -1,0 +1,19 @@
+"""What a config costs, counted without building a model."""
+
+from .cache_size import CacheSize, kv_cache_bytes, kv_cache_size
+from .counts import ParameterCounts, count_parameters
+from .describe import describe, describe_table, describe_text
+from .flops import FlopCounts, flops_per_token
+
+__all__ = [
+    "CacheSize",
+    "FlopCounts",
+    "ParameterCounts",
+    "count_parameters",
+    "describe",
+    "describe_table",
+    "describe_text",
+    "flops_per_token",
+    "kv_cache_bytes",
+    "kv_cache_size",
+]

@@ -1,0 +1,73 @@
+"""Bytes of the key-value cache of a config, per token and for a length, without building a model.
+
+Notable here: sliding and chunked layers stop growing; MLA stores one latent and one rotary key per token for all heads (and,
+with a QK-norm, the norm of every head's key); the tests compare with the tensors that a model really caches.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """Cache of one batch.
+
+    Attributes:
+        bytes: at `length` tokens.
+        per_token: what one more token adds while every layer still grows (the usual figure).
+        per_token_beyond: what one more token adds once every window and chunk is full.
+        length, batch_size, dtype_bytes: what was counted.
+    """
+
+    bytes: int
+    per_token: int
+    per_token_beyond: int
+    length: int
+    batch_size: int
+    dtype_bytes: float
+
+
+def cached_numbers_per_token(config):
+    """Numbers that one layer stores for one token."""
+    if config.attention_type == "mla":
+        # Scores from the latent need each head's key norm, which only the expanded key could give.
+        norms = 0 if config.qk_norm == "none" else config.num_attention_heads
+        return config.kv_lora_rank + config.qk_rope_head_dim + norms
+    return 2 * config.num_key_value_heads * config.head_dim
+
+
+def cached_tokens(plan, length):
+    """Tokens that one layer keeps after `length` of them: a window of W needs W - 1 for the next query."""
+    limit = plan.window if plan.chunk is None else plan.chunk
+    return length if limit is None else min(length, limit - 1)
+
+
+def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2):
+    """Cache of `batch_size` rows of `length` tokens (None: `max_position_embeddings`), as `CacheSize`.
+
+    `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none.
+
+    Raises:
+        ValueError: for a negative length, or a batch or dtype size that is not above zero.
+    """
+    length = config.max_position_embeddings if length is None else length
+    for name, value, least in (("length", length, 0), ("batch_size", batch_size, 1)):
+        if value < least:
+            raise ValueError(f"{name}={value} must be at least {least}")
+    if dtype_bytes <= 0:
+        raise ValueError(f"dtype_bytes={dtype_bytes} must be greater than zero; 2 for bf16, 4 for fp32")
+    plans = config.layer_plan() if config.is_causal else ()
+    unit = cached_numbers_per_token(config) * batch_size * dtype_bytes
+    growing = sum(plan.window is None and plan.chunk is None for plan in plans)
+    return CacheSize(
+        bytes=int(unit * sum(cached_tokens(plan, length) for plan in plans)),
+        per_token=int(unit * len(plans)),
+        per_token_beyond=int(unit * growing),
+        length=length,
+        batch_size=batch_size,
+        dtype_bytes=dtype_bytes,
+    )
+
+
+def kv_cache_bytes(config, length=None, batch_size=1, dtype_bytes=2):
+    """Bytes of the cache alone; see `kv_cache_size`."""
+    return kv_cache_size(config, length, batch_size, dtype_bytes).bytes

@@ -1,0 +1,196 @@
+"""Parameters of a config, by part, total and active, without building a model.
+
+Notable here: one small record, `Size`, separates what is multiplied by a token (a matrix) from what is added, scaled or looked
+up (a vector), so that FLOPs follow from the same count; tied weights are counted once; the selection bias of the router is a
+buffer and not a parameter.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Size:
+    """Parameters of one part: `matrix` of them meet a token in a matrix product, `vector` of them do not."""
+
+    matrix: int = 0
+    vector: int = 0
+
+    def __add__(self, other):
+        return Size(self.matrix + other.matrix, self.vector + other.vector)
+
+    def __mul__(self, times):
+        return Size(self.matrix * times, self.vector * times)
+
+    @property
+    def total(self):
+        return self.matrix + self.vector
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Unique parameters of a config.
+
+    Attributes:
+        total: all of them; equals `sum(p.numel() for p in model.parameters())` of `VariantsForCausalLM`.
+        active: those that one token meets: the dense part, `num_experts_per_tok` routed experts and the shared ones.
+        parts: total by part, in the order of the forward pass. A tied head has no entry of its own.
+        active_parts: the same for the active ones.
+        buffers: trained values that are no parameters (the selection bias of `router_balance="bias"`).
+    """
+
+    total: int
+    active: int
+    parts: dict = field(default_factory=dict)
+    active_parts: dict = field(default_factory=dict)
+    buffers: int = 0
+
+    @property
+    def non_embedding(self):
+        """Total without the input embedding and position tables (and so without a tied head)."""
+        return self.total - self.parts.get("embedding", 0) - self.parts.get("positions", 0)
+
+
+def linear_size(inputs, outputs, bias=False):
+    """A projection of `inputs` to `outputs` channels."""
+    return Size(inputs * outputs, outputs if bias else 0)
+
+
+def norm_size(config, width):
+    """One norm of the residual stream."""
+    return Size(0, width * (int(config.norm_affine) + int(config.norm_bias)))
+
+
+def qk_norm_size(config):
+    """The query and key norms of one layer."""
+    if config.qk_norm == "head":
+        return Size(0, 2 * config.query_head_dim)
+    if config.qk_norm == "full":
+        return Size(0, (config.num_attention_heads + config.num_key_value_heads) * config.head_dim)
+    return Size()
+
+
+def grouped_attention_size(config):
+    """Projections of MHA, GQA or MQA."""
+    hidden, bias = config.hidden_size, config.attention_bias
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    projections = linear_size(hidden, queries, bias) + linear_size(hidden, keys, bias) * 2
+    return projections + linear_size(queries, hidden, config.attention_out_bias)
+
+
+def latent_attention_size(config):
+    """Projections and latent norms of MLA (DeepSeek-V2 2024, arXiv:2405.04434 §2.1)."""
+    hidden, heads, bias = config.hidden_size, config.num_attention_heads, config.attention_bias
+    queries = heads * config.query_head_dim
+    if config.q_lora_rank is None:
+        size = linear_size(hidden, queries)
+    else:
+        size = linear_size(hidden, config.q_lora_rank, bias) + Size(0, config.q_lora_rank)
+        size += linear_size(config.q_lora_rank, queries)
+    size += linear_size(hidden, config.kv_lora_rank + config.qk_rope_head_dim, bias) + Size(0, config.kv_lora_rank)
+    size += linear_size(config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim))
+    return size + linear_size(heads * config.v_head_dim, hidden, config.attention_out_bias)
+
+
+ATTENTION_SIZES = {"gqa": grouped_attention_size, "mla": latent_attention_size}
+
+
+def attention_size(config):
+    """Attention of one layer: projections, query and key norms, sinks."""
+    sinks = Size(0, config.num_attention_heads if config.attention_sinks else 0)
+    return ATTENTION_SIZES[config.attention_type](config) + qk_norm_size(config) + sinks
+
+
+def mlp_size(config, width, bias):
+    """One feed-forward network of `width` channels; also one expert."""
+    up = linear_size(config.hidden_size, width, bias) * (2 if config.mlp_type == "gated" else 1)
+    return up + linear_size(width, config.hidden_size, bias)
+
+
+def router_size(config):
+    """The gate of the routed experts."""
+    return linear_size(config.hidden_size, config.num_experts, config.router_bias)
+
+
+def shared_experts_size(config):
+    """The always-on experts, which are built as one network, and their gate."""
+    if not config.num_shared_experts:
+        return Size()
+    gate = Size(config.hidden_size if config.shared_expert_gate else 0)
+    return mlp_size(config, config.shared_expert_intermediate_size, config.mlp_bias) + gate
+
+
+# Norms of the residual stream in one layer.
+NORMS_PER_LAYER = {
+    "pre": 2,
+    "pre_normed_residual": 2,
+    "post": 2,
+    "post_ln": 2,
+    "sandwich": 4,
+    "parallel": 1,
+    "parallel_two_norms": 2,
+}
+
+
+def layer_sizes(config, plan, experts=None):
+    """Sizes of one layer by part. `experts` routed experts are counted where the layer is sparse (None: all of them)."""
+    sizes = {"attention": attention_size(config)}
+    if plan.mlp == "dense":
+        sizes["dense_mlp"] = mlp_size(config, plan.intermediate_size, config.mlp_bias)
+    else:
+        times = config.num_experts if experts is None else experts
+        sizes["router"] = router_size(config)
+        sizes["experts"] = mlp_size(config, plan.intermediate_size, config.expert_bias) * times
+        sizes["shared_experts"] = shared_experts_size(config)
+    sizes["norms"] = norm_size(config, config.hidden_size) * NORMS_PER_LAYER[plan.topology]
+    return sizes
+
+
+def lm_head_size(config):
+    """The output projection as it is multiplied, whether or not its matrix is the embedding's."""
+    return linear_size(config.hidden_size, config.vocab_size, config.lm_head_bias)
+
+
+def _outer_sizes(config):
+    """Sizes of what stands outside the layers: (before, after)."""
+    hidden = config.hidden_size
+    table = config.max_position_embeddings + config.position_embedding_offset
+    head = lm_head_size(config)
+    before = {
+        "embedding": Size(0, config.vocab_size * hidden),
+        "positions": Size(0, table * hidden if config.position_embedding_type == "learned" else 0),
+        "norms": norm_size(config, hidden) if config.embedding_norm else Size(),
+    }
+    after = {
+        "norms": norm_size(config, hidden) if config.final_norm else Size(),
+        "lm_head": Size(0, head.vector) if config.tie_word_embeddings else head,
+    }
+    return before, after
+
+
+PART_ORDER = (
+    *("embedding", "positions", "attention", "dense_mlp"),
+    *("router", "experts", "shared_experts", "norms", "lm_head"),
+)
+
+
+def _collect(config, experts):
+    before, after = _outer_sizes(config)
+    layers = [layer_sizes(config, plan, experts) for plan in config.layer_plan()]
+    totals = dict.fromkeys(PART_ORDER, 0)
+    for sizes in (before, *layers, after):
+        for part, size in sizes.items():
+            totals[part] += size.total
+    return {part: total for part, total in totals.items() if total}
+
+
+def count_parameters(config):
+    """Parameters of the causal language model of `config`, as `ParameterCounts`.
+
+    How obtained: from the config's layer plan alone; the tests compare with the model's own tensors for every toggle.
+    """
+    parts = _collect(config, None)
+    active = _collect(config, config.num_experts_per_tok)
+    sparse = sum(plan.mlp == "sparse" for plan in config.layer_plan())
+    buffers = sparse * config.num_experts if config.router_balance == "bias" else 0
+    return ParameterCounts(sum(parts.values()), sum(active.values()), parts, active, buffers)

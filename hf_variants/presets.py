@@ -1,0 +1,44 @@
+"""Named configs of published models, shipped as plain JSON of `VariantsConfig` keys.
+
+Notable here: a file holds only what differs from the defaults, so it reads as the list of a model's choices; overrides are
+checked like any other config.
+"""
+
+import json
+from difflib import get_close_matches
+from pathlib import Path
+
+from hf_variants.modeling.configuration_variants import VariantsConfig
+
+# An installed wheel carries the files inside the package; a source tree keeps them at its top level.
+_FOLDERS = (Path(__file__).parent / "model_configs", Path(__file__).parent.parent / "model_configs")
+
+
+def presets_folder():
+    """Directory that holds the preset files. Raises ValueError where the installation lacks them."""
+    for folder in _FOLDERS:
+        if folder.is_dir():
+            return folder
+    raise ValueError(
+        f"the preset files are missing from this installation: looked in {[str(path) for path in _FOLDERS]}"
+    )
+
+
+def list_presets():
+    """Names that `load_preset` knows, sorted."""
+    return sorted(path.stem for path in presets_folder().glob("*.json"))
+
+
+def load_preset(name, **overrides):
+    """`VariantsConfig` of a published model; keyword `overrides` replace single keys.
+
+    Raises:
+        ValueError: for an unknown name, naming the closest one, or for an override that the config refuses.
+    """
+    names = list_presets()
+    if name not in names:
+        close = get_close_matches(str(name), names, n=1, cutoff=0.4)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"preset {name!r} is unknown{hint}; choose from {names}")
+    keys = json.loads((presets_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    return VariantsConfig(**{**keys, **overrides})
