@@ -1,7 +1,7 @@
 """Named configs of published models, shipped as plain JSON of `VariantsConfig` keys.
 
-Notable here: a file holds only what differs from the defaults, so it reads as the list of a model's choices; overrides are
-checked like any other config.
+Notable here: a file holds only what differs from the defaults, so it reads as the list of a model's choices; overrides
+are checked like any other config.
 """
 
 import json

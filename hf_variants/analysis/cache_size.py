@@ -1,7 +1,7 @@
 """Bytes of the key-value cache of a config, per token and for a length, without building a model.
 
-Notable here: sliding and chunked layers stop growing; MLA stores one latent and one rotary key per token for all heads (and,
-with a QK-norm, the norm of every head's key); the tests compare with the tensors that a model really caches.
+Notable here: sliding and chunked layers stop growing; MLA stores one latent and one rotary key per token for all
+heads (and, with a QK-norm, the norm of every head's key); the tests compare with the tensors a model really caches.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Parameters of a config, by part, total and active, without building a model.
 
-Notable here: one small record, `Size`, separates what is multiplied by a token (a matrix) from what is added, scaled or looked
-up (a vector), so that FLOPs follow from the same count; tied weights are counted once; the selection bias of the router is a
-buffer and not a parameter.
+Notable here: one small record, `Size`, separates what meets a token in a matrix product from what is added, scaled or
+looked up, so that FLOPs follow from the same count; tied weights are counted once; the selection bias of the router is
+a buffer and not a parameter.
 """
 
 from dataclasses import dataclass, field
@@ -133,7 +133,7 @@ NORMS_PER_LAYER = {
 
 
 def layer_sizes(config, plan, experts=None):
-    """Sizes of one layer by part. `experts` routed experts are counted where the layer is sparse (None: all of them)."""
+    """Sizes of one layer by part; of a sparse layer `experts` routed experts are counted (None: all of them)."""
     sizes = {"attention": attention_size(config)}
     if plan.mlp == "dense":
         sizes["dense_mlp"] = mlp_size(config, plan.intermediate_size, config.mlp_bias)

@@ -1,7 +1,7 @@
 """What a config is and costs, as plain data and as a table.
 
-Notable here: `describe` returns only JSON types, so the command line, the model card and the report show the same numbers;
-equal layers share one line.
+Notable here: `describe` returns only JSON types, so the command line, the model card and the report show the same
+numbers; equal layers share one line.
 """
 
 from io import StringIO
@@ -136,7 +136,7 @@ def _layer_words(plan):
 
 def _spans(indices):
     """Layer numbers in short: `0-2`, `0, 2, ..., 40`, or `0, 5-7, 9`."""
-    steps = {later - earlier for earlier, later in zip(indices, indices[1:])}
+    steps = {later - earlier for earlier, later in zip(indices, indices[1:], strict=False)}
     if len(indices) > 3 and len(steps) == 1 and steps != {1}:
         return f"{indices[0]}, {indices[1]}, ..., {indices[-1]}"
     runs = []
@@ -147,7 +147,7 @@ def _spans(indices):
 
 
 def _layer_kinds(config):
-    """Kinds of layers in order of first use: [{"layers": "0-2", "count": 3, "attention": "full", "mlp": "dense", ...}, ...]."""
+    """Kinds of layers in order of first use: [{"layers": "0-2", "count": 3, "attention": "full", ...}, ...]."""
     kinds = {}
     for plan in config.layer_plan():
         kinds.setdefault(_layer_words(plan), []).append(plan.index)

@@ -1,6 +1,6 @@
 """Forward FLOPs of a config, per token and by part, without building a model.
 
-Notable here: a multiply-add is two operations; only matrix products are counted (norms, softmax and activations are not); an
+Notable here: a multiply-add is two operations; only matrix products are counted (no norms, softmax, activations); an
 embedding lookup is no product; the attention term counts the pairs a query can see, so windows and chunks show.
 """
 
@@ -68,8 +68,8 @@ def score_flops_per_pair(config, absorbed=False):
 def flops_per_token(config, length=None, mode="prefill"):
     """Forward FLOPs of one token in a sequence of `length` tokens (None: `max_position_embeddings`), as `FlopCounts`.
 
-    The backward pass costs twice as much again. The usual 2 * (active parameters) leaves out the attention term and counts
-    the embedding lookup as a product.
+    The backward pass costs twice as much again. The usual 2 * (active parameters) leaves out the attention term and
+    counts the embedding lookup as a product.
 
     Raises:
         ValueError: for a length below 1 or an unknown mode.
