@@ -1,0 +1,48 @@
+"""The typer app, and how mistakes reach the user."""
+
+import logging
+import sys
+
+import typer
+
+from . import describe, evaluate, extend, generate, pretrain, quantize, quickstart
+from .console import print_error
+
+COMMANDS = (quickstart, pretrain, evaluate, extend, quantize, generate, describe)
+
+
+def make_app():
+    """The typer app with all commands."""
+    app = typer.Typer(
+        name="hf-variants",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="One transformers model family with every common architecture choice as a toggle.",
+    )
+    for command in COMMANDS:
+        command.add_to(app)
+    return app
+
+
+def run(arguments=None):
+    """Run the app and exit: 0, 2 with one red line for a mistake of the user, 130 when interrupted."""
+    # An optional dependency reports kernels that it does not find; nothing here needs them.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    try:
+        code = make_app()(args=arguments, standalone_mode=False)
+    except typer.Exit as stop:
+        code = stop.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("interrupted; run the same command again to continue")
+        code = 130
+    except ValueError as error:
+        print_error(error)
+        code = 2
+    except Exception as error:
+        # typer's usage errors know their own exit code; anything else is a defect and keeps its traceback
+        if not hasattr(error, "format_message"):
+            raise
+        print_error(error.format_message())
+        code = error.exit_code
+    sys.exit(code or 0)

@@ -1,0 +1,37 @@
+"""What the command line prints, and where."""
+
+import os
+
+from rich.console import Console
+
+console = Console(highlight=False)
+_errors = Console(stderr=True, highlight=False)
+
+
+def is_main_process():
+    """Whether this is the only process, or the first of `torchrun` and `accelerate launch`."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def announce(text):
+    """Print one line of progress, from the first process alone."""
+    if is_main_process():
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def print_error(text):
+    """Print a mistake in red on stderr, as one line."""
+    _errors.print(f"error: {' '.join(str(text).split())}", style="bold red", markup=False, soft_wrap=True)
+
+
+def show_numbers(title, values):
+    """Print a dict of numbers as a table, from the first process alone."""
+    if not is_main_process():
+        return
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left")
+    for name, value in values.items():
+        if not isinstance(value, (dict, list)):
+            table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else f"{value}")
+    console.print(table)

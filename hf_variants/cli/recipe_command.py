@@ -1,0 +1,41 @@
+"""Turns a dataclass of keys and a job into a command: `--config recipe.yaml`, then `key=value` or `--key value`, the
+last one winning.
+
+Notable here: the help text is generated from the dataclass, so every key that Python and YAML know stands in it.
+"""
+
+from typing import Annotated
+
+import typer
+
+from ..training.spec_parsing import describe_keys, load_spec
+
+Config = Annotated[str | None, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Keys of the recipe, also as --key value; dots reach into sections."
+    ),
+]
+SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+def add_recipe_command(app, name, spec_class, run, summary):
+    """Add command `name` to a typer app: it builds `spec_class` and calls `run(spec)`."""
+
+    def command(words: Words = None, config: Config = None):
+        run(load_spec(spec_class, config, words or ()))
+
+    command.__doc__ = help_text(summary, spec_class)
+    app.command(name, context_settings=SETTINGS)(command)
+
+
+def help_text(summary, spec_class):
+    """The summary and a line per key."""
+    rows = describe_keys(spec_class)
+    lines = [f"{key} ({kind}, {_default_words(default)}): {help}" for key, kind, default, help in rows]
+    return "\n".join([summary, "", "\b", "Keys:", *(f"  {line}" for line in lines)])
+
+
+def _default_words(default):
+    return default if default == "required" else f"default {default or 'empty'}"

@@ -1,0 +1,33 @@
+"""Jobs: what each command of the command line does, as a dataclass of keys and a function.
+
+    pretrain(TrainingSpec)   extend(ExtendSpec)   quantize(QuantizeSpec)   evaluate(EvaluateSpec)
+    generate(GenerateSpec) quickstart(QuickstartSpec) chains them and writes a report
+
+Notable here: a job only connects rooms (training, context, quantize, evaluation, report); YAML keys, flags and Python
+keywords are the fields of its dataclass.
+"""
+
+_WHERE = {
+    "TrainingSpec": "specs",
+    "EvaluateSpec": "specs",
+    "GenerateSpec": "specs",
+    "ExtendSpec": "specs",
+    "QuantizeSpec": "specs",
+    "QuickstartSpec": "specs",
+    "pretrain": "pretrain",
+    "evaluate": "evaluate",
+    "generate": "generate",
+    "extend": "extend",
+    "quantize": "quantize",
+    "quickstart": "quickstart",
+}
+
+__all__ = list(_WHERE)
+
+
+def __getattr__(name):
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

@@ -1,0 +1,60 @@
+"""`hf-variants generate`: continuations of prompts, batched, with any option of transformers' GenerationConfig."""
+
+from pathlib import Path
+
+from ..modeling.vocabulary import nearest
+from .checkpoints import open_checkpoint
+
+DEFAULTS = {"max_new_tokens": 64}
+
+
+def generate(spec, announce=print):
+    """Continue the prompts of a `GenerateSpec`.
+
+    Returns:
+        list of dicts {prompt, text}, text being the continuation alone.
+
+    Raises:
+        ValueError: without prompts, or for a generation key that GenerationConfig does not know.
+    """
+    prompts = spec.prompts + ([] if spec.prompt is None else [spec.prompt])
+    if not prompts:
+        raise ValueError("prompts is empty; give prompt='...' or prompts=[...]")
+    options = {**DEFAULTS, **check_generation_section(spec.generation)}
+    model, tokenizer = open_checkpoint(spec.model_path, spec.dtype, spec.device)
+    texts = continue_prompts(model, tokenizer, prompts, options, spec.seed)
+    records = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
+    for record in records:
+        announce(f"{record['prompt']}|{record['text']}\n")
+    if spec.output is not None:
+        from ..training.stages import write_json
+
+        Path(spec.output).parent.mkdir(parents=True, exist_ok=True)
+        write_json(spec.output, records)
+    return records
+
+
+def continue_prompts(model, tokenizer, prompts, options, seed=0):
+    """The continuations (list of str) of a batch of prompts, left-padded."""
+    from transformers import set_seed
+
+    set_seed(seed)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left").to(model.device)
+    batch.pop("token_type_ids", None)
+    output = model.generate(**batch, pad_token_id=tokenizer.pad_token_id, **options)
+    return tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def check_generation_section(section):
+    """The section itself. Raises ValueError for a key that GenerationConfig does not know, naming the nearest."""
+    from transformers import GenerationConfig
+
+    known = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
+    for key in section:
+        if key not in known:
+            raise ValueError(
+                f"unknown key 'generation.{key}'{nearest(key, known)}; it takes the names of GenerationConfig"
+            )
+    return section

@@ -1,0 +1,92 @@
+"""The keys of every job beside pretraining, as dataclasses; see `training.specs` for the sections they share."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from ..training.spec_parsing import key
+from ..training.specs import DataSpec, TrainingSpec
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+__all__ = ["EvaluateSpec", "ExtendSpec", "GenerateSpec", "QuantizeSpec", "QuickstartSpec", "TrainingSpec"]
+
+
+@dataclass
+class EvaluateSpec:
+    """Perplexity of a checkpoint on held-out documents."""
+
+    model_path: str = key("checkpoint directory or Hub id")
+    data: DataSpec = key("documents", factory=DataSpec)
+    part: Literal["eval", "train", "all"] = key("which documents of the split to read", "eval")
+    window: int | None = key("tokens per window; null means max_position_embeddings", None)
+    stride: int | None = key("tokens scored per window; null means window - 1", None)
+    batch_size: int = key("windows per forward", 8)
+    max_tokens: int | None = key("stop after so many scored tokens", None)
+    position_buckets: int = key("ranges of positions to report", 8)
+    dtype: Dtype = key("dtype of the weights", "auto")
+    device: str = key("cpu, cuda, cuda:1, or auto", "auto")
+    output: str | None = key("write the numbers to this .json", None)
+
+
+@dataclass
+class GenerateSpec:
+    """Continuations of prompts."""
+
+    model_path: str = key("checkpoint directory or Hub id")
+    prompts: list[str] = key("texts to continue", factory=list)
+    prompt: str | None = key("one text to continue, beside `prompts`", None)
+    generation: dict = key("GenerationConfig keys by their own names (max_new_tokens, do_sample, ...)", factory=dict)
+    seed: int = key("seed of sampling", 0)
+    dtype: Dtype = key("dtype of the weights", "auto")
+    device: str = key("cpu, cuda, cuda:1, or auto", "auto")
+    output: str | None = key("write prompts and texts to this .json", None)
+
+
+@dataclass
+class ExtendSpec:
+    """A longer context: compare scaling methods without training, then fine-tune with one of them."""
+
+    model_path: str = key("checkpoint to extend")
+    output_dir: str = key("directory of the extended checkpoint")
+    data: DataSpec = key("documents; data.sequence_length is the length of fine-tuning", factory=DataSpec)
+    factor: float = key("the context becomes this many times longer", 4.0)
+    method: Literal["linear", "ntk", "dynamic", "yarn", "none"] = key("scaling to fine-tune and save with", "yarn")
+    compare: list[str] = key("methods measured before any training", factory=lambda: ["none", "linear", "ntk", "yarn"])
+    trainer: dict = key("transformers TrainingArguments of the fine-tuning", factory=dict)
+    position_buckets: int = key("ranges of positions in which perplexity is measured", 8)
+    max_tokens: int | None = key("held-out tokens per measurement", 65536)
+    seed: int = key("seed of the data order", 0)
+    dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
+    overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
+
+
+@dataclass
+class QuantizeSpec:
+    """4-bit weights: AWQ (activation-aware) or plain rounding, in a format that from_pretrained reads."""
+
+    model_path: str = key("checkpoint to quantize")
+    output_dir: str = key("directory of the quantized checkpoint")
+    method: Literal["awq", "rtn"] = key("awq: Lin et al. 2023, arXiv:2306.00978; rtn: round to nearest", "awq")
+    bits: int = key("bits per weight", 4)
+    group_size: int = key("weights that share a scale; must divide the input widths", 64)
+    data: DataSpec = key("documents of calibration (the training part)", factory=DataSpec)
+    calibration_rows: int = key("rows of calibration", 32)
+    calibration_length: int | None = key("tokens per row; null means data.sequence_length", None)
+    overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
+
+
+@dataclass
+class QuickstartSpec:
+    """The whole job: pretrain, evaluate, extend, quantize, generate, report."""
+
+    output: str = key("directory of the run", "runs/quickstart")
+    pretrain: dict = key("keys of the pretrain command", factory=dict)
+    extend: dict = key("keys of the extend command", factory=dict)
+    quantize: dict = key("keys of the quantize command", factory=dict)
+    evaluate: dict = key("keys of the evaluate command", factory=dict)
+    generate: dict = key("keys of the generate command", factory=dict)
+    overwrite: bool = key("start stages afresh whose settings changed", False)
+
+    def to_dict(self):
+        return dataclasses.asdict(self)

@@ -1,0 +1,22 @@
+"""Metrics for the `evaluate` library, shipped with the package.
+
+    hf_variants.metrics.load_metric("perplexity").compute(predictions=texts, model_id="path/of/a/checkpoint")
+"""
+
+from pathlib import Path
+
+from ..modeling.vocabulary import nearest
+
+
+def metric_names():
+    """Names that `load_metric` knows, sorted."""
+    return sorted(path.name for path in Path(__file__).parent.iterdir() if (path / f"{path.name}.py").is_file())
+
+
+def load_metric(name, **kwargs):
+    """`evaluate.load` of a metric of this package; works offline. Raises ValueError for an unknown name."""
+    import evaluate
+
+    if name not in metric_names():
+        raise ValueError(f"metric {name!r} is unknown{nearest(name, metric_names())}; choose from {metric_names()}")
+    return evaluate.load(str(Path(__file__).parent / name / f"{name}.py"), **kwargs)

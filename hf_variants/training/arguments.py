@@ -1,0 +1,67 @@
+"""The `trainer` section of a recipe, checked against transformers' TrainingArguments.
+
+Notable here: names, types and meanings are transformers' own; only defaults that suit runs which may be interrupted
+differ.
+"""
+
+import dataclasses
+from typing import get_type_hints
+
+from ..modeling.vocabulary import nearest
+from .spec_parsing import convert
+
+# Keys of TrainingArguments that a recipe says elsewhere, each with the place.
+_SAID_ELSEWHERE = {
+    "output_dir": "output_dir at the top of the recipe",
+    "seed": "seed at the top of the recipe",
+    "resume_from_checkpoint": "nothing: a run always continues from its last good checkpoint",
+}
+
+DEFAULTS = {
+    "max_grad_norm": 1.0,
+    "weight_decay": 0.1,
+    "adam_beta2": 0.95,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.05,
+    "logging_steps": 20,
+    "eval_strategy": "steps",
+    "eval_steps": 200,
+    "save_strategy": "steps",
+    "save_steps": 200,
+    "save_total_limit": 2,
+    "report_to": "none",
+}
+
+
+def check_trainer_section(section):
+    """The section with numbers in the types that TrainingArguments declares.
+
+    Raises:
+        ValueError: for an unknown key (the nearest is named), a wrong type, or a key that the recipe says elsewhere.
+    """
+    from transformers import TrainingArguments
+
+    hints = get_type_hints(TrainingArguments)
+    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init} - set(_SAID_ELSEWHERE)
+    checked = {}
+    for key, value in section.items():
+        if key in _SAID_ELSEWHERE:
+            raise ValueError(f"trainer.{key}={value!r} does not belong here; use {_SAID_ELSEWHERE[key]}")
+        if key not in known:
+            raise ValueError(
+                f"unknown key 'trainer.{key}'{nearest(key, known)}; it takes the names of TrainingArguments"
+            )
+        checked[key] = convert(value, hints[key], f"trainer.{key}")
+    return checked
+
+
+def training_arguments(spec):
+    """TrainingArguments of a spec. Raises ValueError with transformers' own reason for values that it refuses."""
+    import torch
+    from transformers import TrainingArguments
+
+    section = {**DEFAULTS, "dataloader_pin_memory": torch.cuda.is_available(), **check_trainer_section(spec.trainer)}
+    try:
+        return TrainingArguments(output_dir=spec.output_dir, seed=spec.seed, **section)
+    except (ValueError, TypeError, ImportError) as error:
+        raise ValueError(f"trainer: {' '.join(str(error).split())}") from None

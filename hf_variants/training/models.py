@@ -1,0 +1,88 @@
+"""The model of a training run: new weights from a `model` section, or a checkpoint to continue from.
+
+Notable here: vocabulary and special tokens are those of the tokenizer, so that config and tokenizer cannot disagree.
+"""
+
+import json
+from pathlib import Path
+
+
+def model_section(model):
+    """The config keys (dict) behind a `model` entry: a mapping, a .json file, or the name of a preset in
+    model_configs/.
+
+    Raises:
+        ValueError: when a file is missing or malformed, or the entry is empty.
+    """
+    if isinstance(model, dict):
+        return dict(model)
+    if not model:
+        raise ValueError("model is empty; give config keys, a .json file, or a preset's name")
+    path = Path(model)
+    if path.suffix != ".json":
+        from ..presets import load_preset, presets_folder
+
+        load_preset(model)  # raises for an unknown name, with the closest one
+        path = presets_folder() / f"{model}.json"
+    if not path.is_file():
+        raise ValueError(f"model={model!r} is not a file")
+    try:
+        keys = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"model={model!r} is not valid JSON: {error}") from None
+    if not isinstance(keys, dict):
+        raise ValueError(f"model={model!r} holds a {type(keys).__name__}; it must hold config keys")
+    return keys
+
+
+def build_config(model, tokenizer):
+    """`VariantsConfig` of a `model` entry for a tokenizer. Raises ValueError where the vocabulary does not hold its
+    tokens.
+    """
+    from ..modeling.configuration_variants import VariantsConfig
+
+    tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    keys = {"vocab_size": len(tokenizer), **tokens, **model_section(model)}
+    if keys["vocab_size"] < len(tokenizer):
+        raise ValueError(f"model.vocab_size={keys['vocab_size']} is less than the tokenizer's {len(tokenizer)} tokens")
+    return VariantsConfig(**keys)
+
+
+def build_model(spec, tokenizer):
+    """The model of a `TrainingSpec`, in spec.dtype, its weights drawn with spec.seed or read from spec.model_path.
+
+    Raises:
+        ValueError: when both or neither of `model` and `model_path` are given.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, set_seed
+
+    if (spec.model is None) == (spec.model_path is None):
+        raise ValueError(
+            f"give one of model (new weights) and model_path (a checkpoint); model_path={spec.model_path!r}"
+        )
+    dtype = getattr(torch, spec.dtype)
+    set_seed(spec.seed)
+    if spec.model_path is not None:
+        return load_model(spec.model_path, dtype=dtype)
+    return AutoModelForCausalLM.from_config(build_config(spec.model, tokenizer), dtype=dtype)
+
+
+def load_model(path, **kwargs):
+    """AutoModelForCausalLM.from_pretrained with ValueError for a path that holds no model."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, **kwargs)
+    except OSError as error:
+        raise ValueError(f"model_path={str(path)!r} holds no model: {str(error).strip().splitlines()[0]}") from None
+
+
+def check_length(model, sequence_length):
+    """Refuse rows longer than the model's positions. Raises ValueError."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit is not None and sequence_length > limit:
+        raise ValueError(
+            f"data.sequence_length={sequence_length} exceeds max_position_embeddings={limit}; shorten the "
+            "rows or extend the context"
+        )

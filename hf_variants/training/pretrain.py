@@ -1,0 +1,189 @@
+"""Pretraining, from text to a checkpoint directory: tokenizer, packed rows, Trainer, held-out perplexity beside the
+baseline.
+
+    spec -> documents -> tokenizer/ -> data/{train,eval}-FINGERPRINT -> checkpoint-N ... -> model.safetensors +
+    tokenizer + stage.json
+
+Notable here: running it again continues where it stopped, and a finished run is recognised and skipped; every process
+of `torchrun` or `accelerate launch` runs the same lines.
+"""
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .arguments import check_trainer_section
+from .checkpoints import last_good_checkpoint
+from .documents import documents_fingerprint, train_and_eval_documents
+from .models import build_model, check_length, check_model_entry, model_section
+from .packing import packed_dataset, tokenizer_fingerprint
+from .stages import run_stage, stage_fingerprint, write_json
+from .tokenizer import is_tokenizer_directory, load_tokenizer, train_tokenizer
+
+
+@dataclass
+class PreparedData:
+    """Tokenizer and packed rows of a run, with the digests by which they are recognised."""
+
+    tokenizer: Any
+    train: Any
+    eval: Any
+    fingerprint: dict
+
+
+def pretrain(spec, announce=print):
+    """Run a `TrainingSpec`; finished work is not done again.
+
+    Returns:
+        dict: eval_loss, eval_perplexity, unigram_perplexity, parameters, steps, tokens_per_second, seconds.
+
+    Raises:
+        ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
+    """
+    check_trainer_section(spec.trainer)
+    check_model_entry(spec)
+    train_texts, eval_texts = train_and_eval_documents(spec.data)
+    texts = {"train": documents_fingerprint(train_texts), "eval": documents_fingerprint(eval_texts)}
+    return run_stage(
+        "pretrain",
+        spec.output_dir,
+        stage_settings(spec, texts),
+        lambda: _pretrain(spec, train_texts, eval_texts, texts, announce),
+        overwrite=spec.overwrite,
+        announce=announce,
+    )
+
+
+def stage_settings(spec, texts):
+    """What decides the result of a training run: the spec, its model keys, and the content of its inputs."""
+    settings = spec.to_dict()
+    for key in ("output_dir", "overwrite"):
+        del settings[key]
+    # Places, not content: the digests of the texts below say what was read.
+    for key in ("cache_dir", "source", "eval_source"):
+        del settings["data"][key]
+    settings["model"] = None if spec.model is None else model_section(spec.model)
+    settings["texts"] = texts
+    if spec.model_path is not None:
+        settings["model_path_fingerprint"] = stage_fingerprint(spec.model_path)
+    return settings
+
+
+def _pretrain(spec, train_texts, eval_texts, texts, announce):
+    data = prepare_data(spec, train_texts, eval_texts, texts, announce)
+    model = build_model(spec, data.tokenizer)
+    return train(model, data, spec, announce)
+
+
+def prepare_data(spec, train_texts, eval_texts, texts, announce=print):
+    """Tokenizer (loaded or trained) and packed data sets of a spec, made by the first process and read by the
+    others.
+    """
+    from accelerate import PartialState
+
+    with PartialState().local_main_process_first():
+        tokenizer = _tokenizer(spec, train_texts, announce)
+        folder = spec.data.cache_dir or str(Path(spec.output_dir) / "data")
+        length = spec.data.sequence_length
+        train_rows = packed_dataset(train_texts, tokenizer, length, folder, texts["train"], "train")
+        eval_rows = packed_dataset(eval_texts, tokenizer, length, folder, texts["eval"], "eval")
+    announce(f"data: {len(train_rows):,} training and {len(eval_rows):,} held-out rows of {length} tokens")
+    return PreparedData(tokenizer, train_rows, eval_rows, {**texts, "tokenizer": tokenizer_fingerprint(tokenizer)})
+
+
+def train(model, data, spec, announce=print):
+    """Train a model on `PreparedData` with Trainer, from the last good checkpoint in spec.output_dir where there is
+    one.
+
+    The final model and the tokenizer are saved in spec.output_dir itself.
+
+    Returns:
+        dict of the numbers that `pretrain` returns.
+    """
+    check_length(model, spec.data.sequence_length)
+    baseline = baseline_perplexity(data, model.config.vocab_size)
+    trainer, throughput = make_trainer(model, data, spec)
+    _announce_start(trainer, data, baseline, announce)
+    resume = last_good_checkpoint(spec.output_dir)
+    if resume is not None:
+        announce(f"training: continues from {resume}")
+    began = time.perf_counter()
+    trainer.train(resume_from_checkpoint=resume)
+    seconds = time.perf_counter() - began
+    loss = trainer.evaluate()["eval_loss"]
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
+        (Path(spec.output_dir) / "training_args.bin").unlink(missing_ok=True)
+        data.tokenizer.save_pretrained(spec.output_dir)
+        write_json(Path(spec.output_dir) / "training_log.json", trainer.state.log_history)
+    announce(f"held-out perplexity {math.exp(loss):.2f}; unigram baseline {baseline:.2f}")
+    return {
+        "eval_loss": loss,
+        "eval_perplexity": math.exp(loss),
+        "unigram_perplexity": baseline,
+        "parameters": model.num_parameters(),
+        "steps": trainer.state.global_step,
+        "tokens_per_second": throughput.tokens_per_second(),
+        "seconds": seconds,
+    }
+
+
+def make_trainer(model, data, spec):
+    """(VariantsTrainer, ThroughputCallback) of a run."""
+    from .arguments import training_arguments
+    from .callbacks import PerplexityCallback, ThroughputCallback, add_callback_before_trackers
+    from .expert_metrics import ExpertMetricsCallback
+    from .trainer import VariantsTrainer, collate_rows
+
+    arguments = training_arguments(spec)
+    rows = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    throughput = ThroughputCallback(rows * spec.data.sequence_length)
+    trainer = VariantsTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=data.train,
+        eval_dataset=data.eval,
+        data_collator=collate_rows,
+        processing_class=data.tokenizer,
+    )
+    for callback in (throughput, PerplexityCallback(), ExpertMetricsCallback()):
+        add_callback_before_trackers(trainer, callback)
+    return trainer, throughput
+
+
+def baseline_perplexity(data, vocab_size):
+    """Perplexity of the held-out rows under the token frequencies of the training rows."""
+    from ..evaluation.baseline import token_counts, unigram_perplexity
+
+    counts = [token_counts(_label_batches(rows), vocab_size) for rows in (data.train, data.eval)]
+    return unigram_perplexity(*counts)
+
+
+def _label_batches(rows):
+    for batch in rows.with_format("numpy", columns=["labels"]).iter(1000):
+        yield batch["labels"]
+
+
+def _tokenizer(spec, train_texts, announce):
+    if spec.tokenizer.path is not None or spec.model_path is not None:
+        return load_tokenizer(spec.tokenizer.path or spec.model_path)
+    folder = Path(spec.output_dir) / "tokenizer"
+    if not is_tokenizer_directory(folder):
+        announce(f"tokenizer: training a byte-level BPE of {spec.tokenizer.vocab_size:,} tokens")
+        partial = folder.with_name(f"tokenizer.partial-{os.getpid()}")
+        train_tokenizer(train_texts, spec.tokenizer).save_pretrained(partial)
+        partial.rename(folder)
+    return load_tokenizer(folder)
+
+
+def _announce_start(trainer, data, baseline, announce):
+    model, arguments = trainer.model, trainer.args
+    rows = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    announce(
+        f"training: {model.num_parameters():,} parameters, vocabulary {len(data.tokenizer):,}, {rows} rows per step "
+        f"on {arguments.world_size} process(es); unigram baseline perplexity {baseline:.2f}"
+    )

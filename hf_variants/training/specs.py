@@ -1,0 +1,66 @@
+"""Every key of a training recipe, as dataclasses.
+
+Notable here: `trainer` takes transformers' own TrainingArguments names, and `model` VariantsConfig's, so that nothing
+has a second name here.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from .spec_parsing import key
+
+
+@dataclass
+class TokenizerSpec:
+    """Where the tokenizer comes from: `path` loads one, otherwise a byte-level BPE is trained on the training
+    documents.
+    """
+
+    path: str | None = key("directory or Hub id of an existing tokenizer; null trains one", None)
+    vocab_size: int = key("tokens of a trained tokenizer, special tokens included", 4096)
+    min_frequency: int = key("a merge needs this many occurrences", 2)
+    bos_token: str = key("begins every document", "<|begin_of_text|>")
+    eos_token: str = key("ends every document", "<|end_of_text|>")
+    pad_token: str = key("fills rows of a batch", "<|pad|>")
+
+
+@dataclass
+class DataSpec:
+    """Where the documents come from, how they are split and packed."""
+
+    source: str = key(
+        "a .txt (documents apart by blank lines), a .jsonl, a folder or glob of them, or a `datasets` name", ""
+    )
+    subset: str | None = key("configuration name of a `datasets` source", None)
+    split: str = key("split of a `datasets` source", "train")
+    text_key: str = key("field that holds the text, for .jsonl and `datasets`", "text")
+    max_documents: int | None = key("read only so many documents", None)
+    sequence_length: int = key("tokens per packed row", 256)
+    eval_fraction: float = key("share of the characters held out, in whole documents", 0.05)
+    eval_source: str | None = key("a held-out source of its own, instead of eval_fraction", None)
+    split_seed: int = key("seed of the choice of held-out documents", 0)
+    cache_dir: str | None = key("where packed data is kept; null means output_dir/data", None)
+
+
+@dataclass
+class TrainingSpec:
+    """A pretraining run, from text to a checkpoint directory."""
+
+    output_dir: str = key("directory of checkpoints and of the final model")
+    data: DataSpec = key("documents", factory=DataSpec)
+    model: dict | str | None = key(
+        "VariantsConfig keys, or a config .json; vocab_size and token ids are filled in", None
+    )
+    model_path: str | None = key("continue from this checkpoint instead of new weights", None)
+    tokenizer: TokenizerSpec = key("tokenizer", factory=TokenizerSpec)
+    trainer: dict = key(
+        "transformers TrainingArguments by their own names (max_steps, learning_rate, ...)", factory=dict
+    )
+    seed: int = key("seed of weights and data order", 0)
+    dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
+    overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
+
+    def to_dict(self):
+        """The spec as plain nested dicts, as YAML would hold it."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,126 @@
+"""Stages: a piece of work that is done once, recognised by its settings when it is run again.
+
+    directory/stage.json   {"name", "fingerprint", "settings", "status": "started" | "finished", "result"}
+
+Notable here: the file is replaced in one step, so a killed process leaves the old one or the new one; a directory that
+holds the work of other settings is never overwritten unasked.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+STAGE_FILE = "stage.json"
+
+
+class Stage:
+    """One stage of a run in `directory`, with the plain `settings` (JSON values) that decide its result.
+
+    Settings must name their inputs too (fingerprints of data and of earlier stages), so that a changed input is a
+    changed stage.
+    """
+
+    def __init__(self, name, directory, settings):
+        self.name, self.directory = name, Path(directory)
+        self.settings = json.loads(json.dumps(settings, sort_keys=True))
+        self.fingerprint = fingerprint_of(self.settings)
+
+    def finished_result(self):
+        """The result that an equal, finished stage left here, or None."""
+        record = self._read()
+        if record and record["fingerprint"] == self.fingerprint and record["status"] == "finished":
+            return record["result"]
+        return None
+
+    def start(self, overwrite=False):
+        """Claim the directory. Raises ValueError naming what changed when it holds other settings and `overwrite` is
+        False.
+        """
+        record = self._read()
+        if record and record["fingerprint"] != self.fingerprint:
+            if not overwrite:
+                raise ValueError(
+                    f"output_dir={str(self.directory)!r} holds the stage {record['name']!r} of other settings "
+                    f"({describe_changes(record['settings'], self.settings)}); give another output_dir, or "
+                    "overwrite=true to start afresh"
+                )
+            shutil.rmtree(self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._write("started", None)
+
+    def finish(self, result):
+        """Record the result (JSON values) and return it as it will be read back."""
+        self._write("finished", result)
+        return self._read()["result"]
+
+    def _read(self):
+        return read_json(self.directory / STAGE_FILE)
+
+    def _write(self, status, result):
+        record = {"name": self.name, "fingerprint": self.fingerprint, "status": status}
+        write_json(self.directory / STAGE_FILE, {**record, "settings": self.settings, "result": result})
+
+
+def run_stage(name, directory, settings, work, overwrite=False, announce=print):
+    """The result of `work()` (JSON values), or the recorded one where an equal stage is finished in `directory`.
+
+    Raises:
+        ValueError: when the directory holds a stage of other settings and `overwrite` is False.
+    """
+    stage = Stage(name, directory, settings)
+    result = stage.finished_result()
+    if result is not None:
+        announce(f"{name}: already finished in {directory}, skipped")
+        return result
+    stage.start(overwrite)
+    return stage.finish(work())
+
+
+def stage_fingerprint(directory):
+    """Fingerprint of the stage recorded in a directory, or None where there is no record."""
+    record = read_json(Path(directory) / STAGE_FILE)
+    return record["fingerprint"] if record else None
+
+
+def fingerprint_of(settings):
+    """Hex digest of JSON values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def describe_changes(old, new, limit=4):
+    """The dotted keys in which two nested mappings differ, as `trainer.max_steps: 600 -> 800`."""
+    before, after = _flatten(old), _flatten(new)
+    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    shown = [f"{key}: {before.get(key)} -> {after.get(key)}" for key in changed[:limit]]
+    return ", ".join(shown + (["..."] if len(changed) > limit else []))
+
+
+def read_json(path):
+    """The JSON in a file, or None when it is missing or cut short."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def write_json(path, value):
+    """Write JSON so that a reader, or a kill at any moment, sees the old file or the new one."""
+    path = Path(path)
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(value, indent=2, sort_keys=True) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, path)
+
+
+def _flatten(mapping, where=""):
+    flat = {}
+    for key, value in mapping.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flatten(value, f"{where}{key}."))
+        else:
+            flat[where + key] = value
+    return flat

@@ -1,0 +1,96 @@
+"""Byte-level BPE tokenizers that AutoTokenizer reads back with equal ids.
+
+Notable here: every byte is in the alphabet, so no text is unknown (Chinese, emoji, tabs and trailing blanks survive a
+round trip); the bos token is part of the tokenizer's template, so prompts begin as training documents did.
+"""
+
+from pathlib import Path
+
+
+def train_tokenizer(texts, spec):
+    """Train a byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909; bytes as in GPT-2) on an iterable of str.
+
+    Args:
+        texts: documents.
+        spec: `TokenizerSpec` with vocab_size, min_frequency and the special tokens.
+
+    Returns:
+        PreTrainedTokenizerFast; `len(tokenizer)` is at most spec.vocab_size (less where the text is too small).
+
+    Raises:
+        ValueError: when vocab_size cannot hold the 256 bytes and the special tokens, or special tokens coincide.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = _special_tokens(spec)
+    core = Tokenizer(models.BPE())
+    # Digits apart keep numbers compositional (Llama); the GPT-2 pattern inside ByteLevel splits words from blanks.
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=spec.vocab_size,
+        min_frequency=spec.min_frequency,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer=trainer)
+    core.post_processor = _bos_template(core, spec.bos_token)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=spec.bos_token,
+        eos_token=spec.eos_token,
+        pad_token=spec.pad_token,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def load_tokenizer(path):
+    """AutoTokenizer from a directory or Hub id. Raises ValueError when there is none, or when it has no eos token."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer.path={str(path)!r} holds no tokenizer: {_first_line(error)}") from None
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"tokenizer.path={str(path)!r} has no eos token; documents need one to end with")
+    return tokenizer
+
+
+def is_tokenizer_directory(directory):
+    """Whether a directory holds a fast tokenizer written in full."""
+    return all((Path(directory) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+
+
+def _special_tokens(spec):
+    special = [spec.bos_token, spec.eos_token, spec.pad_token]
+    if len(set(special)) != len(special):
+        raise ValueError(f"tokenizer: bos_token, eos_token and pad_token must differ; got {special}")
+    least = 256 + len(special)
+    if spec.vocab_size < least:
+        raise ValueError(
+            f"tokenizer.vocab_size={spec.vocab_size} must be at least {least} (256 bytes and 3 special tokens)"
+        )
+    return special
+
+
+def _bos_template(core, bos_token):
+    from tokenizers import processors
+
+    bos = (bos_token, core.token_to_id(bos_token))
+    return processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single=f"{bos_token} $A", pair=f"{bos_token} $A {bos_token}:1 $B:1", special_tokens=[bos]
+            ),
+        ]
+    )
+
+
+def _first_line(error):
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
