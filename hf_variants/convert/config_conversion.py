@@ -1,0 +1,170 @@
+"""Native config <-> VariantsConfig.
+
+Notable here: the way back is checked, not trusted. A written native config is read again and compared field by field,
+so a toggle that a family cannot express is found whatever it is. Native settings that no toggle means (dead keys,
+defaults, the form in which a thing was said) are kept in `config.native` and written back wherever they do not
+contradict the toggles.
+"""
+
+import json
+
+from hf_variants.convert.meaning import differences
+from hf_variants.convert.registry import find_family, known_families
+
+# What names a checkpoint rather than a model: set anew by whoever saves.
+_BOOKKEEPING = {
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "quantization_config",
+    "_attn_implementation",
+}
+
+
+def config_from_native(native):
+    """The VariantsConfig that means what a native config means.
+
+    Args:
+        native: config object of a known family.
+
+    Returns:
+        VariantsConfig with `native = {"model_type", "config"}` holding what no toggle means.
+
+    Raises:
+        ValueError: unknown family, or a native setting that ours cannot mean, with the reason.
+    """
+    found = find_family(native.model_type)
+    config = _read(found, native)
+    config.native = {"model_type": found.model_type, "config": _residue(found, native, config)}
+    config.dtype = getattr(native, "dtype", None)
+    return config
+
+
+def config_to_native(config, family_name=None):
+    """The native config that means what a VariantsConfig means.
+
+    Args:
+        config: VariantsConfig.
+        family_name: model type to write; None takes the one `config.native` names, else the first that can express the
+        toggles.
+
+    Raises:
+        ValueError: naming every toggle that the family cannot express.
+    """
+    if family_name is not None:
+        return _written(find_family(family_name), config)
+    if config.native:
+        return _written(find_family(config.native["model_type"]), config)
+    return _first_that_fits(config)
+
+
+def _first_that_fits(config):
+    from transformers.utils import logging
+
+    fitting, closest = [], None
+    for found in known_families():
+        try:
+            fitting.append((found.model_type, _written(found, config)))
+        except _Inexpressible as error:
+            closest = error if closest is None or error.count < closest.count else closest
+    if not fitting:
+        raise ValueError(f"no known native family can express this config; the closest: {closest}")
+    name, native = fitting[0]
+    logging.get_logger(__name__).warning(
+        f"The config can be written as {', '.join(item[0] for item in fitting)}; {name} is used. Name another with "
+        "`family`."
+    )
+    return native
+
+
+class _Inexpressible(ValueError):
+    """Carries how many toggles stand in the way, to find the closest family."""
+
+    def __init__(self, text, count):
+        super().__init__(text)
+        self.count = count
+
+
+def _written(found, config):
+    keys = _with_residue(found, config, found.write(config))
+    try:
+        native = build_native_config(found.model_type, keys)
+        again = _read(found, native)
+    except ValueError as error:
+        raise _Inexpressible(f"{found.model_type} cannot express this config: {error}", 1) from error
+    lost = differences(config, again)
+    if lost:
+        listed = ", ".join(
+            f"{name}={mine!r} ({found.model_type} means {theirs!r})" for name, (mine, theirs) in lost.items()
+        )
+        raise _Inexpressible(f"{found.model_type} cannot express {listed}", len(lost))
+    native.dtype = getattr(config, "dtype", None)
+    return native
+
+
+def build_native_config(model_type, keys):
+    """A native config object from native keys. Raises ValueError, whatever the library raises."""
+    from transformers import CONFIG_MAPPING
+
+    cls = CONFIG_MAPPING[model_type]
+    fitted = {key: _fitted(cls, key, value) for key, value in keys.items()}
+    try:
+        return cls.from_dict(json.loads(json.dumps(fitted)))
+    except Exception as error:
+        raise ValueError(f"transformers refuses the {model_type} config {keys}: {error}") from error
+
+
+def _fitted(cls, key, value):
+    """Strict native fields take 1.0 but not 1, or 256 but not 256.0, where both mean the same."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    annotation = next(
+        (str(base.__annotations__[key]) for base in cls.__mro__ if key in vars(base).get("__annotations__", {})), ""
+    )
+    if "int" not in annotation and "float" in annotation:
+        return float(value)
+    if "float" not in annotation and "int" in annotation and float(value).is_integer():
+        return int(value)
+    return value
+
+
+def _read(found, native):
+    from hf_variants.modeling.configuration_variants import VariantsConfig
+
+    return VariantsConfig(**found.read(native))
+
+
+def as_plain_dict(native):
+    """A native config as JSON would hold it, without what names the checkpoint."""
+    plain = json.loads(json.dumps(native.to_dict(), default=str))
+    return {key: value for key, value in plain.items() if key not in _BOOKKEEPING}
+
+
+def _residue(found, native, config):
+    """Native keys that writing `config` would not bring back."""
+    given = as_plain_dict(native)
+    written = as_plain_dict(build_native_config(found.model_type, found.write(config)))
+    return {key: value for key, value in given.items() if key not in written or written[key] != value}
+
+
+def _with_residue(found, config, keys):
+    """Add the kept native keys: all of them where they mean what the toggles say, else each one that does no harm."""
+    kept = (
+        (config.native or {}).get("config", {}) if (config.native or {}).get("model_type") == found.model_type else {}
+    )
+    if not kept:
+        return keys
+    if _means_same(found, config, {**keys, **kept}):
+        return {**keys, **kept}
+    for key, value in kept.items():
+        trial = {**keys, key: value}
+        keys = trial if _means_same(found, config, trial) else keys
+    return keys
+
+
+def _means_same(found, config, keys):
+    try:
+        return not differences(config, _read(found, build_native_config(found.model_type, keys)))
+    except ValueError:
+        return False

@@ -1,0 +1,170 @@
+"""Native model <-> VariantsForCausalLM: the two functions of this room that users call.
+
+Notable here: weights are copied, never shared, and only permuted, so the way there and back is bitwise; nothing is
+ever left at random values, because every tensor of the target must come from exactly one rule.
+"""
+
+import copy
+import os
+
+from hf_variants.convert.config_conversion import config_from_native, config_to_native
+from hf_variants.convert.native_checkpoint import known_family, load_native
+from hf_variants.convert.registry import find_family
+from hf_variants.convert.weight_rules import apply_rules, check_state
+
+_HEAD = "lm_head.weight"
+
+
+def from_native(model_or_path, *, dtype=None, gguf_file=None, attn_implementation=None, **load_kwargs):
+    """Bring a native causal language model into the family, with equal logits.
+
+    Args:
+        model_or_path: a native model in memory (`LlamaForCausalLM` ...), a directory, or a hub id.
+        dtype: dtype of the result; None keeps that of the checkpoint or of the model.
+        gguf_file: name of a GGUF file in the directory or repository; its weights are dequantized.
+        attn_implementation: attention backend of the result; None takes the default of the family.
+        load_kwargs: passed to the native `from_pretrained` (`revision`, `token`, `cache_dir`, `subfolder` ...).
+
+    Returns:
+        VariantsForCausalLM in eval mode on the device of the native model, with its own copy of the weights and the
+        native generation config. `config.native` keeps what no toggle means, for the way back. Where the tie flag and
+        the weights disagree, the weights decide, and a warning says so.
+
+    Raises:
+        ValueError: unknown family (naming the nearest), a native setting that ours cannot mean (with the reason),
+            missing or left-over tensors (by name), quantized weights, a head other than causal language modeling.
+    """
+    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
+
+    if isinstance(model_or_path, (str, os.PathLike)):
+        native, loaded = load_native(model_or_path, dtype=dtype, gguf_file=gguf_file, **load_kwargs), True
+    else:
+        native, loaded = model_or_path, False
+        _refuse_load_arguments(gguf_file, load_kwargs)
+    found = known_family(native.config, "the model")
+    _refuse_unfit(native, _causal_lm_class(native.config))
+    config = config_from_native(native.config)
+    config.tie_word_embeddings = _is_tied(native)
+    state = apply_rules(found.weights, _state_without_tied_head(native, config), config)
+    state = state if loaded else _in_dtype(state, dtype, VariantsForCausalLM)
+    model = _build(VariantsForCausalLM, config, state, attn_implementation)
+    model.generation_config = copy.deepcopy(native.generation_config)
+    return model
+
+
+def to_native(model, family=None, *, attn_implementation=None):
+    """Take a VariantsForCausalLM to a native transformers class, with equal logits.
+
+    The toggles of `model.config` decide; what they do not mean comes from `config.native`, else from the native
+    defaults.
+
+    Args:
+        model: VariantsForCausalLM; one that came from `from_native` goes back to bitwise equal weights and an equal
+        config.
+        family: native model type, such as "llama"; None takes the one the model came from, else the first that can
+            express its toggles (a warning says which, and which others could).
+        attn_implementation: attention backend of the result; None takes the native default.
+
+    Returns:
+        Native model in eval mode, of the dtype and on the device of `model`, with its own copy of the weights.
+
+    Raises:
+        ValueError: naming every toggle that the family cannot express; quantized weights; another head.
+    """
+    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
+
+    _refuse_unfit(model, VariantsForCausalLM)
+    config = copy.deepcopy(model.config)
+    config.tie_word_embeddings = _is_tied(model)
+    native_config = config_to_native(config, family)
+    rules = find_family(native_config.model_type).weights
+    state = apply_rules(rules, _state_without_tied_head(model, config), config, back=True)
+    native = _build(_causal_lm_class(native_config), native_config, state, attn_implementation)
+    native.generation_config = copy.deepcopy(model.generation_config)
+    return native
+
+
+def _causal_lm_class(native_config):
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(native_config)]
+
+
+def _refuse_load_arguments(gguf_file, load_kwargs):
+    given = {**({} if gguf_file is None else {"gguf_file": gguf_file}), **load_kwargs}
+    if given:
+        raise ValueError(
+            f"{sorted(given)} say how to load a path or hub id, but a model in memory was given; leave them out"
+        )
+
+
+def _refuse_unfit(model, expected):
+    """Only whole, dense causal language models on one device have the tensors of the rules. Raises ValueError."""
+    # Compared by name: a process can hold two copies of a class that was loaded as remote code.
+    if expected.__name__ not in [cls.__name__ for cls in type(model).__mro__]:
+        raise ValueError(
+            f"{type(model).__name__} cannot be converted: {expected.__name__} is needed (load with "
+            "AutoModelForCausalLM; for an adapter call merge_and_unload() first)"
+        )
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise ValueError(
+            f"{type(model).__name__} holds quantized weights: quantization_config={model.config.quantization_config}. "
+            "Convert the unquantized model and quantize the result"
+        )
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) > 1 or any(device.type == "meta" for device in devices):
+        raise ValueError(f"the weights lie on {sorted(map(str, devices))}; load the model whole on one device")
+
+
+def _is_tied(model):
+    """Whether head and embedding are one table, judged by the weights themselves."""
+    import torch
+    from transformers.utils import logging
+
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    flag = bool(model.config.tie_word_embeddings)
+    tied = embedding is head or (flag and torch.equal(embedding, head))
+    if tied != flag:
+        found = "are one tensor" if tied else "hold different values"
+        logging.get_logger(__name__).warning(
+            f"tie_word_embeddings={flag}, but lm_head and the embedding {found}; converted with "
+            f"tie_word_embeddings={tied}, which keeps the logits"
+        )
+    return tied
+
+
+def _state_without_tied_head(model, config):
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        state.pop(_HEAD, None)
+    return state
+
+
+def _in_dtype(state, dtype, cls):
+    """Cast a state dict, but for what the class keeps in fp32."""
+    if dtype is None:
+        return state
+    kept = tuple(cls._keep_in_fp32_modules_strict or ())
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() and not any(part in name for part in kept) else tensor
+        for name, tensor in state.items()
+    }
+
+
+def _build(cls, config, state, attn_implementation):
+    """A model of class `cls` in eval mode that owns copies of the tensors of `state`; ValueError where unfit."""
+    import torch
+    from transformers.initialization import no_init_weights
+
+    embedding = next(tensor for name, tensor in state.items() if tensor.dim() == 2 and tensor.is_floating_point())
+    chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    with no_init_weights():
+        model = cls._from_config(config, dtype=embedding.dtype, **chosen)
+    tied = {_HEAD} if config.tie_word_embeddings else set()
+    expected = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    check_state(state, expected, cls.__name__)
+    # Assigned, not copied into place: a tensor kept in fp32 inside a half-precision model stays fp32.
+    owned = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+    model.load_state_dict(owned, strict=False, assign=True)
+    model.tie_weights()
+    return model.to(embedding.device).eval()

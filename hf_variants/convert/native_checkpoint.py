@@ -1,0 +1,58 @@
+"""Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
+
+import re
+
+from hf_variants.convert.registry import find_family
+
+# Tables that old files carry and that the library recomputes.
+_RECOMPUTED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(bias|masked_bias)|\.attention\.(bias|masked_bias))$")
+_LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
+# Arguments that both the config and the weights are fetched with.
+_WHERE = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
+
+
+def load_native(path, dtype=None, gguf_file=None, **load_kwargs):
+    """A native causal language model from a directory or hub id, every tensor accounted for.
+
+    Raises:
+        ValueError: unknown family (naming the nearest), or tensors that are missing, mis-shaped or left over.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}
+    source = {} if gguf_file is None else {"gguf_file": gguf_file}
+    config = AutoConfig.from_pretrained(path, **source, **where)
+    known_family(config, path)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        path, dtype="auto" if dtype is None else dtype, output_loading_info=True, **source, **load_kwargs
+    )
+    _refuse_incomplete(path, model, info)
+    if gguf_file is not None:
+        # The weights are dense by now; a config that still calls them quantized would be refused by every saver.
+        del model.config.quantization_config
+    return model
+
+
+def known_family(config, what):
+    """The family of a native config. Raises ValueError when it is not native, or not known."""
+    if config.model_type == "variants":
+        raise ValueError(f"{what} is a variants model already; load it with AutoModelForCausalLM.from_pretrained")
+    return find_family(config.model_type)
+
+
+def _refuse_incomplete(path, model, info):
+    problems = []
+    for label in ("missing_keys", "mismatched_keys"):
+        if info.get(label):
+            problems.append(f"{label.replace('_keys', '')}: {sorted(map(str, info[label]))[:8]}")
+    extra = [name for name in info.get("unexpected_keys") or () if not _harmless(name, model.config.num_hidden_layers)]
+    if extra:
+        problems.append(f"left over: {sorted(extra)[:8]}")
+    if problems:
+        raise ValueError(f"the checkpoint {path} does not fit {type(model).__name__}: {'; '.join(problems)}")
+
+
+def _harmless(name, num_layers):
+    """Recomputed tables, and layers beyond the stack (next-token prediction layers, which are not built natively)."""
+    layer = _LAYER.search(name)
+    return bool(_RECOMPUTED.search(name)) or (layer is not None and int(layer.group(1)) >= num_layers)

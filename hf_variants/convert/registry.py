@@ -1,0 +1,70 @@
+"""The table of native families, filled from the files of `families/`.
+
+Notable here: a family is data (a model type, config rules, weight rules); files are found by name and imported when
+asked for, so importing the conversions costs nothing.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+
+@dataclass(frozen=True)
+class Family:
+    """One native family.
+
+    Attributes:
+        model_type: transformers' name of it.
+        config: list of config rules (`config_map.py`).
+        weights: list of weight rules (`weight_rules.py`).
+        priority: place in the order of `known_families()` when a model could go to several; names decide among equals.
+    """
+
+    model_type: str
+    config: list
+    weights: list
+    priority: int = 1
+
+    def read(self, native):
+        """Keywords of VariantsConfig that a native config object means. Raises ValueError for what none means."""
+        keywords = {}
+        for rule in self.config:
+            keywords.update(rule.read(native))
+        return keywords
+
+    def write(self, config):
+        """Native keys for a VariantsConfig; not yet checked to mean the same."""
+        keys = {}
+        for rule in self.config:
+            keys.update(rule.write(config))
+        return keys
+
+
+@cache
+def family_names():
+    """Model types that can be converted, sorted."""
+    import hf_variants.convert.families as package
+
+    return sorted(module.name for module in iter_modules(package.__path__))
+
+
+def find_family(model_type):
+    """The family of a model type. Raises ValueError naming the nearest known ones."""
+    if model_type not in family_names():
+        raise ValueError(
+            f"model_type={model_type!r} cannot be converted{_nearest(model_type)}; known: {', '.join(family_names())}"
+        )
+    return import_module(f"hf_variants.convert.families.{model_type}").FAMILY
+
+
+def known_families():
+    """Every family, in the order in which `to_native` tries them."""
+    return sorted((find_family(name) for name in family_names()), key=lambda item: (item.priority, item.model_type))
+
+
+def _nearest(model_type):
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(model_type), family_names(), n=3, cutoff=0.5)
+    return f" (nearest known: {', '.join(close)})" if close else ""

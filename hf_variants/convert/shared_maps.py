@@ -1,0 +1,215 @@
+"""Config rules and weight rules that several families share.
+
+Notable here: plain lists and small factories; a family file is read as "Llama, except ...".
+"""
+
+from hf_variants.convert.config_map import Always, Both, HeadDim, Key, Refuse, Same, SpecialTokens
+from hf_variants.convert.meaning import fold_ntk
+from hf_variants.convert.weight_rules import keep
+
+# Shape and switches whose names and meanings are transformers' common ones.
+COMMON_KEYS_WITHOUT_DROPOUT = [
+    Same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    Same("initializer_range", "tie_word_embeddings", "use_cache"),
+    SpecialTokens(),
+]
+COMMON_KEYS = [*COMMON_KEYS_WITHOUT_DROPOUT, Same("attention_dropout")]
+
+# What most families after Llama have: grouped heads, a context length and an RMSNorm epsilon.
+MODERN_KEYS = [
+    *COMMON_KEYS,
+    Same("num_key_value_heads", "max_position_embeddings"),
+    Key("norm_eps", "rms_norm_eps"),
+    Always(norm_type="rmsnorm"),
+]
+
+EMBEDDINGS = keep("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
+BLOCKS = keep("model.layers.*.self_attn.**", "model.layers.*.mlp.**", "model.layers.*.*_layernorm.weight")
+LLAMA_WEIGHTS = [*EMBEDDINGS, *BLOCKS]
+
+
+def all_biases(key="attention_bias"):
+    """One native switch for the biases of q, k, v and o (of q_a, kv_a and o under MLA)."""
+    return Both(
+        lambda native: {"attention_bias": getattr(native, key), "attention_out_bias": getattr(native, key)},
+        lambda config: {key: config.attention_bias},
+    )
+
+
+# ---- RoPE ----
+def rope(partial=False):
+    """A flat `rope_parameters`; `partial` for families whose rotary embedding reads `partial_rotary_factor`."""
+    return Both(
+        lambda native: _read_flat(native, partial), lambda config: {"rope_parameters": _write_flat(config, partial)}
+    )
+
+
+def _read_flat(native, partial):
+    given = native.rope_parameters
+    share = given.get("partial_rotary_factor") or 1.0
+    if share != 1.0 and not partial and given["rope_type"] != "default":
+        raise ValueError(
+            f"{native.model_type} with rope_parameters={given} cannot be converted: attention rotates whole heads, "
+            f"so partial_rotary_factor={share} fails natively too; remove it"
+        )
+    return {"rope_parameters": live_rope(given), "partial_rotary_factor": share if partial else 1.0}
+
+
+def live_rope(given):
+    """The keys of a native RoPE dict that its rule reads; others are dead and stay native."""
+    from hf_variants.modeling.vocabulary import ROPE_KEYS
+
+    kind = given["rope_type"]
+    required, optional = ROPE_KEYS.get(kind, (tuple(given), ()))
+    live = {"rope_type", "rope_theta", *required, *optional}
+    if kind == "dynamic":
+        # transformers measures the stretch from max_position_embeddings; ours defaults to the same.
+        live.discard("original_max_position_embeddings")
+    return {key: value for key, value in given.items() if key in live and value is not None}
+
+
+def _write_flat(config, partial):
+    if config.position_embedding_type != "rope":
+        return {"rope_type": "default", "rope_theta": 10000.0}
+    key = next(iter(config.rope_keys), None)
+    written = written_rope(config, key) if key else {"rope_type": "default", "rope_theta": 10000.0}
+    if partial:
+        written["partial_rotary_factor"] = config.rope_of(key).get(
+            "partial_rotary_factor", config.partial_rotary_factor
+        )
+    return written
+
+
+def written_rope(config, key):
+    """A RoPE dict of ours under the names that transformers reads."""
+    written = {name: value for name, value in config.rope_of(key).items() if name != "partial_rotary_factor"}
+    written = fold_ntk(written, config.rotary_dim_of(key))
+    if written["rope_type"] == "dynamic":
+        written.pop("original_max_position_embeddings", None)
+    return written
+
+
+def rope_per_layer_type():
+    """`rope_parameters` with one dict for full and one for sliding layers (Gemma 3)."""
+    return Both(_read_nested, _write_nested)
+
+
+def _read_nested(native):
+    return {
+        "rope_parameters": {
+            kind: live_rope(native.rope_parameters[kind]) for kind in dict.fromkeys(native.layer_types)
+        }
+    }
+
+
+def _write_nested(config):
+    keys = {plan.layer_type: plan.rope_key for plan in config.layer_plan() if plan.rope_key is not None}
+    written = {kind: written_rope(config, key) for kind, key in keys.items()}
+    return {"rope_parameters": written} if written else {}
+
+
+# ---- windows ----
+def one_window():
+    """`sliding_window` for every layer, or None (Mistral); the masks of these families do not read `layer_types`."""
+    return Both(_read_one_window, lambda config: {"sliding_window": config.sliding_window})
+
+
+def _read_one_window(native):
+    kind = "full_attention" if native.sliding_window is None else "sliding_attention"
+    stray = getattr(native, "layer_types", None)
+    if stray is not None and set(stray) != {kind}:
+        raise ValueError(
+            f"{native.model_type} with layer_types={stray} and sliding_window={native.sliding_window} cannot be "
+            "converted: its masks ignore layer_types but its cache follows them; remove layer_types (every layer "
+            f"is {kind!r}) or use a model type that reads them, as ministral does"
+        )
+    return {"sliding_window": native.sliding_window}
+
+
+def window_of_layer_types(use_key=None):
+    """`layer_types` with one window for the sliding ones; `use_key` is a native switch that turns it on."""
+    return Both(_read_layer_types, lambda config: _write_layer_types(config, use_key))
+
+
+def _read_layer_types(native):
+    slides = "sliding_attention" in native.layer_types
+    return {"layer_types": list(native.layer_types), "sliding_window": native.sliding_window if slides else None}
+
+
+def _write_layer_types(config, use_key):
+    written = {"layer_types": list(config.layer_types)}
+    if config.sliding_window is not None:
+        written["sliding_window"] = config.sliding_window
+    if use_key is not None:
+        written[use_key] = config.sliding_window is not None
+    return written
+
+
+# ---- experts ----
+def aux_loss():
+    """Native families add their balance loss only while they return router logits; otherwise there is no balancing."""
+    return Both(_read_aux_loss, _write_aux_loss)
+
+
+def _read_aux_loss(native):
+    if not native.output_router_logits:
+        return {"router_balance": "none"}
+    balanced = {"router_balance": "aux_loss", "router_aux_loss_coef": native.router_aux_loss_coef}
+    return {"output_router_logits": True, **(balanced if native.router_aux_loss_coef else {})}
+
+
+def _write_aux_loss(config):
+    if config.router_balance != "aux_loss":
+        return {"output_router_logits": False}
+    return {"output_router_logits": True, "router_aux_loss_coef": config.router_aux_loss_coef}
+
+
+def every_layer_sparse():
+    """Experts in every layer, as wide as `intermediate_size` (Mixtral)."""
+    return Both(
+        lambda native: {
+            "num_experts": native.num_local_experts,
+            "num_experts_per_tok": native.num_experts_per_tok,
+            "intermediate_size": native.intermediate_size,
+            "moe_intermediate_size": native.intermediate_size,
+        },
+        lambda config: (
+            {
+                "num_local_experts": config.num_experts,
+                "num_experts_per_tok": config.num_experts_per_tok,
+                "intermediate_size": config.moe_intermediate_size,
+            }
+            if config.has_experts
+            else {}
+        ),
+    )
+
+
+def no_bidirectional():
+    """Gemma's flag changes the mask on some backends and not on others."""
+    return Refuse(
+        "use_bidirectional_attention",
+        lambda native: bool(getattr(native, "use_bidirectional_attention", None)),
+        "natively its effect depends on the attention backend and on whether the batch is padded; set it to False for "
+        "a causal model",
+    )
+
+
+def gemma_keys():
+    """What Gemma 2 and Gemma 3 share."""
+    return [
+        *MODERN_KEYS,
+        Same("intermediate_size", "query_pre_attn_scalar", "final_logit_softcapping"),
+        Key("hidden_act", "hidden_activation"),
+        Always(norm_placement="sandwich", norm_unit_offset=True, norm_weight_in_fp32=True),
+        Both(
+            lambda native: {
+                "embedding_multiplier": native.hidden_size**0.5,
+                "embedding_multiplier_scope": "input_ids",
+            }
+        ),
+        HeadDim(declared=True),
+        all_biases(),
+        window_of_layer_types(),
+        no_bidirectional(),
+    ]

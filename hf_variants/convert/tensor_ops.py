@@ -1,0 +1,90 @@
+"""Reversible rearrangements of weight tensors.
+
+Notable here: every operation stands beside its inverse and only copies or permutes numbers, so that a conversion there
+and back gives bitwise equal tensors. An operation maps a list of tensors to a list of tensors; sizes come from the
+config of ours.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Swap two dimensions of one tensor (GPT-2 stores linear weights as [in, out]); its own inverse."""
+
+    dim0: int = 0
+    dim1: int = 1
+
+    def into(self, tensors, config):
+        return [tensor.transpose(self.dim0, self.dim1) for tensor in tensors]
+
+    back = into
+
+
+@dataclass(frozen=True)
+class Split:
+    """One tensor into parts along `dim`; `sizes(config)` lists their lengths. The inverse concatenates."""
+
+    sizes: Callable
+    dim: int = 0
+
+    def into(self, tensors, config):
+        (fused,) = tensors
+        sizes = self.sizes(config)
+        if sum(sizes) != fused.shape[self.dim]:
+            raise ValueError(
+                f"shape {tuple(fused.shape)} cannot be split into {list(sizes)} along dimension {self.dim}"
+            )
+        return list(fused.split(sizes, dim=self.dim))
+
+    def back(self, tensors, config):
+        return [torch.cat(tensors, dim=self.dim)]
+
+
+@dataclass(frozen=True)
+class SplitPerHead:
+    """Rows ordered [head, part, head_dim] into one tensor per part, rows [head, head_dim] (BLOOM's fused q, k, v)."""
+
+    parts: int = 3
+
+    def into(self, tensors, config):
+        (fused,) = tensors
+        rows = fused.reshape(config.num_attention_heads, self.parts, -1, *fused.shape[1:])
+        return [rows[:, part].reshape(-1, *fused.shape[1:]) for part in range(self.parts)]
+
+    def back(self, tensors, config):
+        heads = [tensor.reshape(config.num_attention_heads, -1, *tensor.shape[1:]) for tensor in tensors]
+        return [torch.stack(heads, dim=1).reshape(-1, *tensors[0].shape[1:])]
+
+
+@dataclass(frozen=True)
+class Deinterleave:
+    """Entries 0, 2, ... of `dim`, then 1, 3, ... (gpt-oss alternates gate and up); the inverse alternates them."""
+
+    dim: int
+
+    def into(self, tensors, config):
+        return [torch.cat([self._every_second(tensor, start) for start in (0, 1)], dim=self.dim) for tensor in tensors]
+
+    def back(self, tensors, config):
+        return [
+            torch.stack(tensor.chunk(2, dim=self.dim), dim=self.dim + 1).flatten(self.dim, self.dim + 1)
+            for tensor in tensors
+        ]
+
+    def _every_second(self, tensor, start):
+        return tensor.index_select(self.dim, torch.arange(start, tensor.shape[self.dim], 2, device=tensor.device))
+
+
+def head_rows(config):
+    """Rows of q, k and v of a fused projection."""
+    q, kv = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
+    return [q, kv, kv]
+
+
+def gate_and_up_rows(config):
+    """Rows of gate and up of a fused feed-forward projection."""
+    return [config.intermediate_size] * 2

@@ -1,0 +1,117 @@
+"""Weight rules: which tensors of a native state dict become which tensors of ours, in one object for both directions.
+
+Notable here: a rule is two tuples of name patterns and a chain of reversible operations, so the way in and the way out
+cannot drift apart. In a pattern `*` stands for one part of a dotted name and `**` for any rest; what they match is
+carried over. Every tensor must be taken by exactly one rule; what is left over, or lacks a partner, is an error that
+names it.
+"""
+
+import re
+from dataclasses import dataclass
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class WeightRule:
+    """Tensors named by `native` become those named by `ours` through `ops`, and back by their inverses."""
+
+    native: tuple
+    ours: tuple
+    ops: tuple = ()
+
+    def transform(self, tensors, config, back):
+        """The tensors of one match, rearranged (`back`: from ours to native)."""
+        for op in reversed(self.ops) if back else self.ops:
+            tensors = (op.back if back else op.into)(tensors, config)
+        return tensors
+
+
+def keep(*names):
+    """Tensors that both sides name and store alike."""
+    return [WeightRule((name,), (name,)) for name in names]
+
+
+def rename(native, ours):
+    """Tensors that differ in name only."""
+    return WeightRule((native,), (ours,))
+
+
+def rearrange(native, ours, *ops):
+    """Tensors that differ in layout; `native` and `ours` are one pattern or a tuple of patterns each."""
+    as_tuple = lambda names: names if isinstance(names, tuple) else (names,)  # noqa: E731
+    return WeightRule(as_tuple(native), as_tuple(ours), ops)
+
+
+def apply_rules(rules, state, config, back=False):
+    """Rewrite a state dict by `rules`.
+
+    Args:
+        state: names to tensors (weights, or gradients: every operation is a permutation, so gradients map alike).
+        config: VariantsConfig that gives the sizes.
+        back: from ours to native.
+
+    Returns:
+        dict of names to tensors, contiguous; memory may be shared with `state`.
+
+    Raises:
+        ValueError: naming tensors that no rule takes, or whose partners are missing, or that cannot be split.
+    """
+    left, result = dict(state), {}
+    for rule in rules:
+        sources, targets = (rule.ours, rule.native) if back else (rule.native, rule.ours)
+        for binding in _bindings(sources, left):
+            names = [_fill(pattern, binding) for pattern in sources]
+            missing = [name for name in names if name not in left]
+            if missing:
+                raise ValueError(f"tensors {missing} are missing beside {[name for name in names if name in left]}")
+            try:
+                tensors = rule.transform([left.pop(name) for name in names], config, back)
+            except (ValueError, RuntimeError) as error:
+                raise ValueError(f"tensors {names} cannot be converted: {error}") from error
+            result.update(
+                zip((_fill(pattern, binding) for pattern in targets), (t.contiguous() for t in tensors), strict=True)
+            )
+    if left:
+        raise ValueError(f"no rule of this family takes the {len(left)} tensors {_some(left)}")
+    return result
+
+
+def check_state(state, expected, what):
+    """Refuse a state dict whose names or shapes differ from `expected`, naming them in a ValueError."""
+    problems = []
+    for label, names in (("missing", expected.keys() - state.keys()), ("left over", state.keys() - expected.keys())):
+        if names:
+            problems.append(f"{len(names)} {label}: {_some(names)}")
+    for name in sorted(expected.keys() & state.keys()):
+        if state[name].shape != expected[name].shape:
+            problems.append(f"{name} has shape {tuple(state[name].shape)} instead of {tuple(expected[name].shape)}")
+    if problems:
+        raise ValueError(f"the tensors do not fit {what}: {'; '.join(problems[:_SHOWN])}")
+
+
+def _some(names):
+    names = sorted(names)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _regex(pattern):
+    parts = re.split(r"(\*\*|\*)", pattern)
+    return re.compile("".join({"**": "(.+)", "*": "([^.]+)"}.get(part, re.escape(part)) for part in parts))
+
+
+def _bindings(patterns, state):
+    """What the stars stand for, once per group of tensors, in the order of the state dict."""
+    found = {}
+    for pattern in patterns:
+        regex = _regex(pattern)
+        for name in state:
+            match = regex.fullmatch(name)
+            if match:
+                found.setdefault(match.groups())
+    return list(found)
+
+
+def _fill(pattern, binding):
+    values = iter(binding)
+    return re.sub(r"\*\*|\*", lambda star: next(values), pattern)
