@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from .checkpoints import documents_of, open_checkpoint
+from ..training.documents import documents_of
+from ..training.models import open_checkpoint
 
 
 def evaluate(spec, announce=print):

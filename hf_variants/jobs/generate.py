@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..modeling.vocabulary import nearest
-from .checkpoints import open_checkpoint
+from ..training.models import open_checkpoint
 
 DEFAULTS = {"max_new_tokens": 64}
 

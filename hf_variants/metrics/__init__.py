@@ -1,6 +1,6 @@
 """Metrics for the `evaluate` library, shipped with the package.
 
-    hf_variants.metrics.load_metric("perplexity").compute(predictions=texts, model_id="path/of/a/checkpoint")
+hf_variants.metrics.load_metric("perplexity").compute(predictions=texts, model_id="path/of/a/checkpoint")
 """
 
 from pathlib import Path

@@ -70,6 +70,14 @@ def train_and_eval_documents(spec):
     return documents, list(read_documents(spec, spec.eval_source))
 
 
+def documents_of(spec, part):
+    """The "train", "eval" or "all" documents of a `DataSpec`."""
+    if part == "all":
+        return list(read_documents(spec))
+    train, held_out = train_and_eval_documents(spec)
+    return train if part == "train" else held_out
+
+
 def documents_fingerprint(documents):
     """Hex digest of the texts and their borders."""
     digest = hashlib.sha256()
@@ -94,6 +102,8 @@ def _read_source(spec, source):
 def _files_of(source):
     """The files that a path, folder or glob means; None when it rather names a `datasets` source."""
     path, endings = Path(source), _TEXT_ENDINGS + _JSON_ENDINGS
+    if _is_saved_dataset(path):
+        return None
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in endings)
         return files or None
@@ -107,6 +117,10 @@ def _files_of(source):
             raise ValueError(f"data.source={source!r} is not a file (working directory {Path.cwd()})")
         return [path]
     return None
+
+
+def _is_saved_dataset(path):
+    return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
 def _read_text(file, _):
@@ -139,7 +153,7 @@ def _read_datasets(spec, source):
     from datasets import load_dataset, load_from_disk
 
     path = Path(source)
-    if path.is_dir() and ((path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()):
+    if _is_saved_dataset(path):
         loaded = load_from_disk(source)
         dataset = loaded[spec.split] if isinstance(loaded, dict) else loaded
     else:

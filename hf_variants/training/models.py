@@ -6,6 +6,8 @@ Notable here: vocabulary and special tokens are those of the tokenizer, so that 
 import json
 from pathlib import Path
 
+from .tokenizer import load_tokenizer
+
 
 def model_section(model):
     """The config keys (dict) behind a `model` entry: a mapping, a .json file, or the name of a preset in
@@ -48,19 +50,25 @@ def build_config(model, tokenizer):
     return VariantsConfig(**keys)
 
 
-def build_model(spec, tokenizer):
-    """The model of a `TrainingSpec`, in spec.dtype, its weights drawn with spec.seed or read from spec.model_path.
+def check_model_entry(spec):
+    """Refuse a `TrainingSpec` whose model cannot be built, before any work is done. Raises ValueError."""
+    from ..modeling.configuration_variants import VariantsConfig
 
-    Raises:
-        ValueError: when both or neither of `model` and `model_path` are given.
-    """
+    if (spec.model is None) == (spec.model_path is None):
+        given = f"model={spec.model!r}, model_path={spec.model_path!r}"
+        raise ValueError(f"give either model (new weights) or model_path (a checkpoint to continue from); got {given}")
+    if spec.model is not None:
+        VariantsConfig(**model_section(spec.model))
+
+
+def build_model(spec, tokenizer):
+    """The model of a `TrainingSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path."""
     import torch
     from transformers import AutoModelForCausalLM, set_seed
 
-    if (spec.model is None) == (spec.model_path is None):
-        raise ValueError(
-            f"give one of model (new weights) and model_path (a checkpoint); model_path={spec.model_path!r}"
-        )
+    import hf_variants  # noqa: F401 - registers the family with the Auto classes
+
+    check_model_entry(spec)
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is not None:
@@ -72,10 +80,26 @@ def load_model(path, **kwargs):
     """AutoModelForCausalLM.from_pretrained with ValueError for a path that holds no model."""
     from transformers import AutoModelForCausalLM
 
+    import hf_variants  # noqa: F401 - registers the family with the Auto classes
+
     try:
         return AutoModelForCausalLM.from_pretrained(path, **kwargs)
     except OSError as error:
         raise ValueError(f"model_path={str(path)!r} holds no model: {str(error).strip().splitlines()[0]}") from None
+
+
+def open_checkpoint(path, dtype="auto", device="auto"):
+    """(model in eval mode, tokenizer) of a directory or Hub id. Raises ValueError when either is missing.
+
+    Args:
+        dtype: "auto" (as stored), or a name such as "float32". device: "auto" takes CUDA where there is one.
+    """
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = dtype if dtype == "auto" else getattr(torch, dtype)
+    return load_model(path, dtype=dtype).to(device).eval(), load_tokenizer(path)
 
 
 def check_length(model, sequence_length):

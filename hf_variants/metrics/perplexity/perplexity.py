@@ -1,10 +1,10 @@
-"""Perplexity of a causal language model as an `evaluate` metric; the measuring is hf_variants.evaluation.perplexity."""
+"""Perplexity of a causal model as an `evaluate` metric; `hf_variants.evaluation.perplexity` does the measuring."""
 
 # One import per line: the library's reader of requirements takes `import a, b` for a single package.
 import datasets
 import evaluate
 
-_DESCRIPTION = """Perplexity of documents under a causal language model: exp of the mean negative log likelihood per token, in
+_DESCRIPTION = """Perplexity of documents under a causal model: exp of the mean negative log likelihood per token, in
 fp32, every token scored once with up to `window` - 1 tokens of context from its own document."""
 
 _CITATION = """"""
@@ -31,7 +31,7 @@ class Perplexity(evaluate.Metric):
 
     def _compute(self, predictions, model_id=None, model=None, tokenizer=None, **options):
         from hf_variants.evaluation.perplexity import corpus_perplexity
-        from hf_variants.jobs.checkpoints import open_checkpoint
+        from hf_variants.training.models import open_checkpoint
 
         if model_id is not None:
             model, tokenizer = open_checkpoint(model_id)

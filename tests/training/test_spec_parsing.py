@@ -1,0 +1,120 @@
+"""Recipes: YAML, flags and Python give the same checked dataclass; mistakes name the nearest key."""
+
+import pytest
+
+from hf_variants.training.spec_parsing import (
+    build_spec,
+    describe_keys,
+    load_spec,
+    parse_value,
+    parse_words,
+    read_recipe,
+)
+from hf_variants.training.specs import TrainingSpec
+
+RECIPE = """
+output_dir: run
+data: {source: text.txt, sequence_length: 64}
+trainer:
+  learning_rate: 1e-3
+  max_steps: 10
+"""
+
+
+def test_yaml_flags_and_python_are_one(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(RECIPE)
+    from_yaml = load_spec(TrainingSpec, file)
+    words = ["output_dir=run", "data.source=text.txt", "--data.sequence_length", "64", "--trainer.learning-rate=1e-3"]
+    from_words = load_spec(TrainingSpec, None, [*words, "trainer.max_steps=10"])
+    data = {"source": "text.txt", "sequence_length": 64}
+    from_python = build_spec(
+        TrainingSpec, {"output_dir": "run", "data": data, "trainer": {"learning_rate": 1e-3, "max_steps": 10}}
+    )
+    assert from_yaml == from_words == from_python
+    assert from_yaml.trainer == {"learning_rate": 0.001, "max_steps": 10}
+
+
+def test_words_win_over_yaml_and_the_last_word_wins(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(RECIPE)
+    spec = load_spec(TrainingSpec, file, ["data.sequence_length=8", "data.sequence_length=16"])
+    assert spec.data.sequence_length == 16
+    assert spec.data.source == "text.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("3", 3),
+        ("true", True),
+        ("null", None),
+        ("[1, 2]", [1, 2]),
+        ("a.txt", "a.txt"),
+        ("2.5E+2", 250.0),
+    ],
+)
+def test_values_are_yaml(text, value):
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"output_dirs": "x"}, "unknown key 'output_dirs' (did you mean 'output_dir'?)"),
+        (
+            {"output_dir": "x", "data": {"sequence_lenght": 4}},
+            "'data.sequence_lenght' (did you mean 'sequence_length'?)",
+        ),
+        (
+            {"output_dir": "x", "data": {"sequence_length": "long"}},
+            "data.sequence_length='long' is a str; it must be int",
+        ),
+        ({"output_dir": "x", "seed": True}, "seed=True is a bool; it must be int"),
+        ({"output_dir": "x", "data": 3}, "data=3 must be a section of keys"),
+        ({"output_dir": "x", "dtype": "bfloat61"}, "dtype='bfloat61' is unknown (did you mean 'bfloat16'?)"),
+        ({}, "key 'output_dir' is missing"),
+    ],
+)
+def test_mistakes_are_named(mapping, message):
+    with pytest.raises(ValueError) as caught:
+        build_spec(TrainingSpec, mapping)
+    assert message in str(caught.value)
+
+
+def test_malformed_recipes(tmp_path):
+    with pytest.raises(ValueError, match="is not a file"):
+        read_recipe(tmp_path / "absent.yaml")
+    for text, message in (("a: [1", "not valid YAML"), ("- 1", "holds a list")):
+        (tmp_path / "bad.yaml").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_recipe(tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize("words", [["steps"], ["--steps"]])
+def test_words_without_value(words):
+    with pytest.raises(ValueError, match="write key=value"):
+        parse_words(words)
+
+
+def test_every_key_has_a_help_text():
+    rows = describe_keys(TrainingSpec)
+    assert len(rows) > 20
+    assert all(help for _, _, _, help in rows)
+
+
+def test_trainer_section_is_checked_against_training_arguments():
+    from hf_variants.training.arguments import check_trainer_section, training_arguments
+
+    assert check_trainer_section({"learning_rate": 1, "max_steps": 3}) == {"learning_rate": 1.0, "max_steps": 3}
+    with pytest.raises(ValueError, match="trainer.max_stps'.*did you mean 'max_steps'"):
+        check_trainer_section({"max_stps": 3})
+    with pytest.raises(ValueError, match="trainer.max_steps='many' is a str; it must be int"):
+        check_trainer_section({"max_steps": "many"})
+    with pytest.raises(ValueError, match="trainer.seed=1 does not belong here; use seed at the top"):
+        check_trainer_section({"seed": 1})
+    spec = TrainingSpec(output_dir="run", trainer={"lr_scheduler_type": "cosin"})
+    with pytest.raises(ValueError, match="trainer: .*cosin"):
+        training_arguments(spec)
