@@ -1,0 +1,65 @@
+"""Everything that can be refused before the work begins: bit widths, group sizes, shapes, names."""
+
+import fnmatch
+from difflib import get_close_matches
+
+import torch
+
+from .packing import PACK
+
+GROUP_SIZES = (32, 64, 128, 256, -1)
+
+
+def check_options(bits, group_size):
+    """Raise ValueError for widths that the AWQ `gemm` format cannot hold."""
+    if bits != 4:
+        raise ValueError(f"bits={bits} cannot be written: the AWQ gemm format stores 4-bit codes; choose from [4]")
+    if group_size not in GROUP_SIZES:
+        raise ValueError(
+            f"group_size={group_size} is not supported; choose from {list(GROUP_SIZES)} (-1: one group per output channel)"
+        )
+
+
+def resolve_names(patterns, names):
+    """Full names matched by exact names or `fnmatch` patterns.
+
+    Raises:
+        ValueError: for a pattern that matches nothing, naming the nearest module.
+    """
+    found = set()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatch.fnmatchcase(name, pattern)}
+        if not matched:
+            close = get_close_matches(pattern, names, n=1, cutoff=0.0)
+            raise ValueError(
+                f"leave_unquantized={pattern!r} matches no quantisable module (did you mean {close[0]!r}?)"
+                if close
+                else f"leave_unquantized={pattern!r} matches no quantisable module"
+            )
+        found |= matched
+    return frozenset(found)
+
+
+def check_shapes(model, names, group_size):
+    """Raise ValueError naming every Linear whose shape the format cannot hold, with the group sizes that would work."""
+    linears = {name: model.get_submodule(name) for name in names}
+    odd_in = [n for n, m in linears.items() if group_size != -1 and m.in_features % group_size]
+    odd_out = [n for n, m in linears.items() if m.out_features % PACK]
+    if not odd_in and not odd_out:
+        return
+    lines = [f"{n}: in_features={linears[n].in_features} is not a multiple of group_size={group_size}" for n in odd_in]
+    lines += [f"{n}: out_features={linears[n].out_features} is not a multiple of {PACK}" for n in odd_out]
+    shown = lines[:12] + ([f"... and {len(lines) - 12} more"] if len(lines) > 12 else [])
+    works = [g for g in GROUP_SIZES if g == -1 or all(m.in_features % g == 0 for m in linears.values())]
+    advice = f"group sizes that divide every in_features: {works}" if odd_in else "no group size helps"
+    raise ValueError(
+        "these modules cannot be stored in the AWQ gemm format; "
+        f"{advice}; or name them in leave_unquantized to keep them as they are:\n  " + "\n  ".join(shown)
+    )
+
+
+def check_finite_weights(model, names):
+    """Raise ValueError naming the first Linear that holds NaN or infinity."""
+    for name in names:
+        if not torch.isfinite(model.get_submodule(name).weight).all():
+            raise ValueError(f"{name}.weight holds NaN or infinite values, which no scale can represent; mend the checkpoint first")

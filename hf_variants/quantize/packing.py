@@ -1,0 +1,34 @@
+"""The AutoAWQ `gemm` layout: eight 4-bit codes in one int32, along the output dimension.
+
+Notable here: columns are interleaved (0, 2, 4, 6, 1, 3, 5, 7), as the CUDA kernels of AutoAWQ read them; weights are stored
+transposed, [in_features, out_features / 8].
+"""
+
+import torch
+
+PACK = 8
+# Nibble i of a word holds column ORDER[i] of its block of eight (casper-hansen/AutoAWQ, awq/utils/packing_utils.py).
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def pack_gemm(codes):
+    """Pack codes [rows, columns] with values 0..15 into int32 [rows, columns / 8].
+
+    Raises:
+        ValueError: when the number of columns is not a multiple of 8.
+    """
+    rows, columns = codes.shape
+    if columns % PACK:
+        raise ValueError(f"columns={columns} cannot be packed: a word holds 8 codes, so columns must be a multiple of 8")
+    blocks = codes.to(torch.int32).view(rows, columns // PACK, PACK)
+    packed = torch.zeros(rows, columns // PACK, dtype=torch.int32, device=codes.device)
+    for nibble, column in enumerate(ORDER):
+        packed |= blocks[:, :, column] << (4 * nibble)
+    return packed
+
+
+def unpack_gemm(packed):
+    """Inverse of `pack_gemm`: int32 [rows, words] to uint8 codes [rows, 8 * words]."""
+    shifts = torch.tensor([4 * ORDER.index(column) for column in range(PACK)], device=packed.device, dtype=torch.int32)
+    # The sign bit is shifted in from the left and masked away.
+    return ((packed.unsqueeze(-1) >> shifts) & 15).to(torch.uint8).flatten(1)

@@ -1,0 +1,64 @@
+"""Round-to-nearest in groups: w is approximated by (q - z) * s with q, z in 0..15 and one (z, s) per group of inputs.
+
+Notable here: the scale is rounded to float16, as it will be stored, BEFORE the weights are coded against it; ranges always hold
+zero, so that z fits in four bits; every function accepts leading batch dimensions.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+LEVELS = 15
+# The smallest float16 step: an all-zero group still needs a scale to divide by.
+_SMALLEST_SCALE = 2.0**-24
+
+
+@dataclass
+class GroupCodes:
+    """A quantised matrix: `codes` uint8 [out, in], `zeros` uint8 [out, in / group], `scales` float16 [out, in / group]."""
+
+    codes: torch.Tensor
+    zeros: torch.Tensor
+    scales: torch.Tensor
+    group: int
+
+    def dequantize(self):
+        """The float32 matrix [out, in] that the codes stand for."""
+        zeros, scales = self.zeros.unsqueeze(-1), self.scales.float().unsqueeze(-1)
+        return ((grouped(self.codes, self.group).float() - zeros) * scales).flatten(-2)
+
+
+def grouped(weight, group):
+    """View [..., out, in] as [..., out, in / group, group]."""
+    return weight.unflatten(-1, (-1, group))
+
+
+def group_range(weight, group):
+    """Lower (<= 0) and upper (>= 0) end of every group, each [..., out, in / group]."""
+    low, high = torch.aminmax(grouped(weight, group), dim=-1)
+    return low.clamp_(max=0), high.clamp_(min=0)
+
+
+def _grid(low, high):
+    scales = ((high - low) / LEVELS).half().float().clamp_(min=_SMALLEST_SCALE)
+    zeros = (-low / scales).round_().clamp_(0, LEVELS)
+    return zeros, scales
+
+
+def fake_quantize(weight, group, low=None, high=None):
+    """`weight` [..., out, in] after one round trip through 4 bits, in float32; `low` and `high` clip each group."""
+    if low is None:
+        low, high = group_range(weight, group)
+    zeros, scales = (t.unsqueeze(-1) for t in _grid(low, high))
+    codes = (grouped(weight, group) / scales).round_().add_(zeros).clamp_(0, LEVELS)
+    return codes.sub_(zeros).mul_(scales).flatten(-2)
+
+
+def quantize_groups(weight, group, low=None, high=None):
+    """Code `weight` [out, in] into `GroupCodes`; `low` and `high` [out, in / group] clip each group."""
+    weight = weight.float()
+    if low is None:
+        low, high = group_range(weight, group)
+    zeros, scales = _grid(low, high)
+    codes = (grouped(weight, group) / scales.unsqueeze(-1)).round_().add_(zeros.unsqueeze(-1)).clamp_(0, LEVELS)
+    return GroupCodes(codes.flatten(-2).to(torch.uint8), zeros.to(torch.uint8), scales.half(), group)

@@ -1,0 +1,121 @@
+"""Writing a quantised model so that the folder is either complete and verified, or absent.
+
+Notable here: everything is written into a hidden folder beside the target, read back with plain `from_pretrained`, compared with the
+model in memory, and renamed at the very end.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from .loading import register_awq
+
+REPORT_NAME = "quantization_report.json"
+# What float32 arithmetic in another order may differ by, relative to the largest logit.
+_TOLERANCE = 1e-4
+
+
+def save_quantized(result, directory, *, tokenizer=None, overwrite=False, verify_ids=None, max_shard_size="5GB"):
+    """Write a `QuantizedModel` as a checkpoint that `from_pretrained` reads, with `quantization_report.json` beside it.
+
+    Args:
+        result: QuantizedModel; its model is packed in place (its Linears become `AwqLinear`).
+        directory: folder to write; appears only when everything in it is complete.
+        tokenizer: written along when given.
+        overwrite: whether a folder that is there is replaced (when the new one is complete).
+        verify_ids: token ids [rows, tokens] to compare the reloaded model on; None makes some.
+
+    Returns:
+        {"bytes": size of the weights, "max_logit_difference": of the reloaded model against the one in memory}.
+
+    Raises:
+        ValueError: when `directory` is in the way.
+        RuntimeError: when the reloaded model differs; nothing is left behind then.
+    """
+    directory = Path(directory)
+    check_target(directory, overwrite)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    ids = _probe_ids(result.model.config) if verify_ids is None else verify_ids
+    with torch.no_grad():
+        expected = _outputs(result.model, ids)
+    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
+    try:
+        model = result.pack()
+        model.config.quantization_config = dict(result.quantization_config)
+        model.config.dtype = _main_dtype(result.dtypes)
+        model.save_pretrained(partial, max_shard_size=max_shard_size)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(partial)
+        facts = {"bytes": weight_bytes(partial), "max_logit_difference": verify_checkpoint(partial, type(model), ids, expected)}
+        write_report(partial, {**result.report.to_dict(), **facts})
+        partial.chmod(0o755)
+        _move_into_place(partial, directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return facts
+
+
+def check_target(directory, overwrite):
+    """Raise ValueError when `directory` cannot become the new folder."""
+    directory = Path(directory)
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"output {str(directory)!r} is a file; name a folder")
+    if directory.is_dir() and any(directory.iterdir()) and not overwrite:
+        raise ValueError(f"output folder {str(directory)!r} is not empty; name another one or pass overwrite=True")
+
+
+def verify_checkpoint(directory, model_class, ids, expected):
+    """Reload in float32; raise RuntimeError for missing or unexpected keys or other outputs. Returns max |difference|."""
+    register_awq()
+    model, info = model_class.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+    wrong = {key: sorted(map(str, names)) for key, names in info.items() if names}
+    if wrong:
+        raise RuntimeError(f"the written checkpoint does not load cleanly: {wrong}")
+    with torch.no_grad():
+        difference = float((_outputs(model, ids) - expected).abs().max())
+    if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise RuntimeError(f"the reloaded checkpoint differs from the quantised model: max |difference| = {difference}")
+    return difference
+
+
+def weight_bytes(directory):
+    """Bytes of all safetensors files of a folder."""
+    return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
+
+
+def write_report(directory, report):
+    """Write `quantization_report.json`, whole or not at all."""
+    target = Path(directory) / REPORT_NAME
+    partial = target.with_suffix(".partial")
+    partial.write_text(json.dumps(report, indent=2) + "\n")
+    os.replace(partial, target)
+
+
+def _move_into_place(partial, directory):
+    retired = None
+    if directory.exists():
+        retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old-", dir=directory.parent))
+        os.replace(directory, retired / directory.name)
+    os.replace(partial, directory)
+    if retired is not None:
+        shutil.rmtree(retired)
+
+
+def _probe_ids(config):
+    generator = torch.Generator().manual_seed(0)
+    length = min(32, config.max_position_embeddings)
+    return torch.randint(0, config.vocab_size, (2, length), generator=generator)
+
+
+def _outputs(model, ids):
+    out = model(input_ids=ids.to(model.device))
+    return (out.logits if hasattr(out, "logits") else out[0]).float()
+
+
+def _main_dtype(dtypes):
+    counts = list(dtypes.values())
+    return max(set(counts), key=counts.count)
