@@ -1,0 +1,198 @@
+"""Configs there and back: what is kept, what the toggles decide, what is refused and why."""
+
+import copy
+
+import pytest
+from native_cases import CASE_IDS, CASES, native_config
+
+from hf_variants.convert import config_from_native, config_to_native, family_names
+from hf_variants.convert.config_conversion import as_plain_dict
+from hf_variants.modeling.configuration_variants import VariantsConfig
+
+FOURTEEN = (
+    """bloom deepseek_v3 gemma2 gemma3_text gpt2 gpt_oss llama mistral mixtral olmo2 phi3 qwen2 qwen3 qwen3_moe"""
+)
+
+
+def test_every_family_has_cases():
+    assert family_names() == sorted({family for family, _ in CASES})
+    assert set(FOURTEEN.split()) <= set(family_names())
+
+
+@pytest.mark.parametrize(("family", "name"), CASES, ids=CASE_IDS)
+def test_config_round_trip_through_json(family, name, tmp_path):
+    native = native_config(family, name)
+    config_from_native(native).save_pretrained(tmp_path)
+    back = config_to_native(VariantsConfig.from_pretrained(tmp_path))
+    assert type(back) is type(native)
+    assert as_plain_dict(back) == as_plain_dict(native)
+
+
+@pytest.mark.parametrize("family", family_names())
+def test_config_of_the_native_defaults(family):
+    from transformers import CONFIG_MAPPING
+
+    native = CONFIG_MAPPING[family]()
+    assert as_plain_dict(config_to_native(config_from_native(native))) == as_plain_dict(native)
+
+
+def test_dead_native_keys_stay_native():
+    config = config_from_native(native_config("gemma3_text", "dead_cap"))
+    assert config.attn_logit_softcapping is None
+    assert config.native == {"model_type": "gemma3_text", "config": {"attn_logit_softcapping": 0.5}}
+
+
+def test_aux_loss_needs_router_logits():
+    """Natively the coefficient acts only while router logits are returned."""
+    silent = config_from_native(native_config("mixtral", "silent_coefficient"))
+    assert (silent.router_balance, silent.router_aux_loss_coef) == ("none", 0.0)
+    assert silent.native["config"]["router_aux_loss_coef"] == 0.02
+    balanced = config_from_native(native_config("mixtral", "balanced"))
+    assert (balanced.router_balance, balanced.router_aux_loss_coef) == ("aux_loss", 0.5)
+
+
+def test_a_token_beyond_the_vocabulary_stays_native():
+    native = native_config("llama", "plain", eos_token_id=[2, 900], bos_token_id=900)
+    config = config_from_native(native)
+    assert (config.eos_token_id, config.bos_token_id) == ([2], None)
+    back = config_to_native(config)
+    assert (back.eos_token_id, back.bos_token_id) == ([2, 900], 900)
+
+
+# ---- the toggles win over what was kept ----
+def test_changed_toggles_are_written():
+    config = config_from_native(native_config("llama", "old_keys"))
+    changed = VariantsConfig(**{**_keywords(config), "rope_parameters": {"rope_type": "default", "rope_theta": 7e4}})
+    back = config_to_native(changed)
+    assert back.rope_parameters == {"rope_type": "default", "rope_theta": 7e4}
+    assert back.pretraining_tp == 2
+
+
+def test_changed_layers_drop_what_was_kept_for_the_old_ones():
+    config = config_from_native(native_config("qwen2", "unused_window"))
+    changed = VariantsConfig(
+        **{**_keywords(config), "sliding_window": 9, "layer_types": ["sliding_attention"] + ["full_attention"] * 2}
+    )
+    back = config_to_native(changed)
+    assert (back.use_sliding_window, back.sliding_window) == (True, 9)
+    assert back.layer_types == ["sliding_attention", "full_attention", "full_attention"]
+
+
+def test_switching_balancing_on_writes_the_native_switch():
+    config = config_from_native(native_config("mixtral", "silent_coefficient"))
+    config.router_balance, config.router_aux_loss_coef = "aux_loss", 0.1
+    back = config_to_native(config)
+    assert (back.output_router_logits, back.router_aux_loss_coef) == (True, 0.1)
+
+
+def _keywords(config):
+    from dataclasses import fields
+
+    own = {f.name for f in fields(VariantsConfig)} & set(VariantsConfig.__annotations__)
+    return {name: copy.deepcopy(getattr(config, name)) for name in own}
+
+
+# ---- what a family cannot express ----
+@pytest.mark.parametrize(
+    ("family", "name", "changes", "named"),
+    [
+        ("llama", "plain", {"attention_sinks": True}, ["attention_sinks"]),
+        ("llama", "plain", {"attn_logit_softcapping": 30.0, "qk_norm": "l2"}, ["attn_logit_softcapping", "qk_norm"]),
+        ("llama", "plain", {"attention_out_bias": True}, ["attention_out_bias"]),
+        ("llama", "plain", {"no_rope_layers": [1, 0, 1]}, ["no_rope_layers", "rope_parameters"]),
+        ("llama", "plain", {"rope_interleaved": True}, ["rope_interleaved"]),
+        ("llama", "plain", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
+        ("llama", "plain", {"attention_multiplier": 0.2}, ["attention_multiplier"]),
+        ("llama", "plain", {"position_embedding_type": "alibi", "rope_parameters": None}, ["position_embedding_type"]),
+        ("mistral", "window", {"layer_types": ["sliding_attention"] * 2 + ["full_attention"]}, ["layer_types"]),
+        ("qwen2", "full", {"attention_bias": False}, ["attention_bias"]),
+        ("gemma2", "window", {"embedding_multiplier": 1.0}, ["embedding_multiplier"]),
+        ("gemma2", "window", {"sliding_window": 5, "norm_unit_offset": False}, ["norm_unit_offset"]),
+        ("mixtral", "plain", {"num_shared_experts": 1, "shared_expert_intermediate_size": 24}, ["num_shared_experts"]),
+        (
+            "mixtral",
+            "plain",
+            {"router_z_loss_coef": 0.1, "router_scoring": "sigmoid"},
+            ["router_scoring", "router_z_loss"],
+        ),
+        ("mixtral", "plain", {"mlp_layer_types": ["dense", "sparse", "sparse"]}, ["mlp_layer_types"]),
+        ("deepseek_v3", "groups", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, ["mlp_layer_types"]),
+        ("deepseek_v3", "groups", {"latent_norm_eps": 1e-5}, ["latent_norm_eps"]),
+        ("gpt_oss", "yarn", {"swiglu_limit": None, "swiglu_alpha": None}, ["swiglu_limit", "swiglu_alpha"]),
+        ("gpt2", "plain", {"position_embedding_offset": 2}, ["position_embedding_offset"]),
+        ("bloom", "plain", {"intermediate_size": 100, "hidden_act": "relu"}, ["intermediate_size", "hidden_act"]),
+        ("bloom", "plain", {"norm_placement": "parallel"}, ["norm_placement"]),
+    ],
+)
+def test_inexpressible_toggles_are_all_named(family, name, changes, named):
+    config = VariantsConfig(**{**_keywords(config_from_native(native_config(family, name))), **changes})
+    with pytest.raises(ValueError, match=f"{family} cannot express") as error:
+        config_to_native(config)
+    for toggle in named:
+        assert toggle in str(error.value)
+
+
+# ---- models that never were native ----
+@pytest.mark.parametrize(
+    ("toggles", "expected"),
+    [
+        ({}, "llama"),
+        ({"attention_bias": True, "attention_out_bias": False}, "qwen2"),
+        ({"qk_norm": "head", "head_dim": 48}, "qwen3"),
+        ({"sliding_window": 16}, "mistral"),
+        ({"norm_placement": "post", "qk_norm": "full", "norm_weight_in_fp32": True}, "olmo2"),
+        ({"num_experts": 4}, "mixtral"),
+        ({"num_experts": 4, "qk_norm": "head", "mlp_layer_types": ["dense"] + ["sparse"] * 7}, "qwen3_moe"),
+        ({"partial_rotary_factor": 0.5}, "phi3"),
+        ({"attention_type": "mla", "rope_interleaved": True, "q_lora_rank": 32}, "deepseek_v3"),
+        ({"rope_parameters": {"rope_type": "ntk", "factor": 4.0, "rope_theta": 1e4}}, "llama"),
+    ],
+)
+def test_the_first_family_that_fits(toggles, expected):
+    assert config_to_native(VariantsConfig(**toggles)).model_type == expected
+
+
+def test_static_ntk_is_written_as_its_base():
+    config = VariantsConfig(rope_parameters={"rope_type": "ntk", "factor": 4.0, "rope_theta": 1e4})
+    dim = config.head_dim
+    native = config_to_native(config, "llama")
+    assert native.rope_parameters == {"rope_type": "default", "rope_theta": 1e4 * 4.0 ** (dim / (dim - 2))}
+
+
+def test_a_family_can_be_named():
+    native = config_to_native(VariantsConfig(), "mistral")
+    assert (native.model_type, native.sliding_window, native.pad_token_id) == ("mistral", None, None)
+
+
+def test_no_family_fits():
+    with pytest.raises(ValueError, match=r"no known native family can express.*closest.*attention_sinks"):
+        config_to_native(VariantsConfig(attention_sinks=True))
+
+
+def test_an_unknown_family_names_the_nearest():
+    with pytest.raises(ValueError, match="'lama' cannot be converted.*nearest known: llama"):
+        config_to_native(VariantsConfig(), "lama")
+
+
+# ---- native configs that ours cannot mean ----
+@pytest.mark.parametrize(
+    ("family", "name", "changes", "reason"),
+    [
+        ("bloom", "plain", {"slow_but_exact": True, "pretraining_tp": 2}, "slow_but_exact.*drops the biases"),
+        ("gpt2", "plain", {"add_cross_attention": True}, "add_cross_attention"),
+        ("gemma2", "window", {"use_bidirectional_attention": True}, "use_bidirectional_attention.*backend"),
+        ("gemma3_text", "pattern", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("mixtral", "plain", {"router_jitter_noise": 0.1}, "router_jitter_noise.*noise"),
+        ("mistral", "window", {"layer_types": ["sliding_attention", "full_attention"] * 2}, "layer_types.*cache"),
+        ("deepseek_v3", "groups", {"n_group": None, "topk_group": None}, "n_group.*n_group=1"),
+        ("deepseek_v3", "groups", {"n_shared_experts": 0}, "n_shared_experts"),
+        ("deepseek_v3", "groups", {"num_key_value_heads": 2}, "num_key_value_heads"),
+        ("llama", "linear", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ("llama", "plain", {"hidden_act": "silly"}, "hidden_act='silly'"),
+    ],
+)
+def test_refused_native_configs(family, name, changes, reason):
+    if family == "mistral":
+        changes = {**changes, "num_hidden_layers": 4}
+    with pytest.raises(ValueError, match=reason):
+        config_from_native(native_config(family, name, **changes))
