@@ -1,0 +1,8 @@
+"""What pyproject.toml cannot say: the packages that are found, plus one whose directory lies elsewhere."""
+
+from setuptools import find_namespace_packages, setup
+
+setup(
+    packages=[*find_namespace_packages(include=["hf_variants*"]), "hf_variants.model_configs"],
+    package_dir={"hf_variants.model_configs": "model_configs"},
+)
