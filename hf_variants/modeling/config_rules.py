@@ -5,8 +5,8 @@ reason and choices. The rules run when the config is made and again when a model
 the documentation is generated from this table.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,14 @@ SHAPE_RULES = [
     *(_positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
     *(_positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
     *(_positive(name) for name in ("max_position_embeddings", "moe_intermediate_size", "query_pre_attn_scalar")),
-    *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
-    *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
+    *(
+        _positive(name)
+        for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    ),
+    *(
+        _positive(name)
+        for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")
+    ),
     *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
     Rule(
         "heads are whole groups",
@@ -74,7 +80,11 @@ SHAPE_RULES = [
         "special tokens lie in the vocabulary",
         lambda c: any(
             token is not None and not 0 <= token < c.vocab_size
-            for token in (c.pad_token_id, c.bos_token_id, *([c.eos_token_id] if not isinstance(c.eos_token_id, list) else c.eos_token_id))
+            for token in (
+                c.pad_token_id,
+                c.bos_token_id,
+                *([c.eos_token_id] if not isinstance(c.eos_token_id, list) else c.eos_token_id),
+            )
         ),
         "pad_token_id={c.pad_token_id}, bos_token_id={c.bos_token_id} and eos_token_id={c.eos_token_id} must be None or lie "
         "in [0, vocab_size={c.vocab_size})",
@@ -251,9 +261,11 @@ EXPERT_RULES = [
     ),
     Rule(
         "kept groups hold top-k experts",
-        lambda c: c.has_experts
-        and c.n_group >= 1
-        and c.num_experts_per_tok > c.topk_group * (c.num_experts // max(c.n_group, 1)),
+        lambda c: (
+            c.has_experts
+            and c.n_group >= 1
+            and c.num_experts_per_tok > c.topk_group * (c.num_experts // max(c.n_group, 1))
+        ),
         "num_experts_per_tok={c.num_experts_per_tok} exceeds the experts of the kept groups: topk_group={c.topk_group} groups of "
         "num_experts / n_group = {c.num_experts} / {c.n_group} each; raise topk_group or lower n_group",
     ),
@@ -276,7 +288,9 @@ EXPERT_RULES = [
     ),
     Rule(
         "coefficients are not negative",
-        lambda c: min(c.router_aux_loss_coef, c.router_z_loss_coef, c.router_bias_update_rate, c.num_shared_experts) < 0,
+        lambda c: (
+            min(c.router_aux_loss_coef, c.router_z_loss_coef, c.router_bias_update_rate, c.num_shared_experts) < 0
+        ),
         "router_aux_loss_coef={c.router_aux_loss_coef}, router_z_loss_coef={c.router_z_loss_coef}, "
         "router_bias_update_rate={c.router_bias_update_rate} and num_shared_experts={c.num_shared_experts} must not be negative",
     ),

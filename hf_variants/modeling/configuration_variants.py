@@ -11,16 +11,22 @@ from typing import Any, ClassVar, Union, get_args, get_origin
 from transformers.configuration_utils import PreTrainedConfig
 
 from .config_rules import check_rules
-from .layer_plan import resolve_layer_plan
-from .layer_plan import rope_key_of
-from .rope_parameters import check_rope_parameters
-from .rope_parameters import standard_rope_parameters
-from .vocabulary import CHOICES
-from .vocabulary import nearest
+from .layer_plan import resolve_layer_plan, rope_key_of
+from .room import copy_room
+from .rope_parameters import check_rope_parameters, standard_rope_parameters
+from .vocabulary import CHOICES, nearest
 
 # Keys that transformers itself stores in a config, beside the fields it declares.
 _LIBRARY_KEYS = {
-    *("auto_map", "architectures", "quantization_config", "transformers_version", "num_labels", "torch_dtype", "dtype"),
+    *(
+        "auto_map",
+        "architectures",
+        "quantization_config",
+        "transformers_version",
+        "num_labels",
+        "torch_dtype",
+        "dtype",
+    ),
     *("name_or_path", "model_type", "output_attentions", "attn_implementation", "experts_implementation", "use_cache"),
     *("_commit_hash", "tie_last_hidden_states", "task_specific_params", "base_model_prefix", "finetuning_task"),
     *("output_router_logits", "custom_pipelines", "per_layer_config", "trust_remote_code", "code_revision"),
@@ -219,6 +225,11 @@ class VariantsConfig(PreTrainedConfig):
         check_rope_parameters(self)
         check_rules(self)
 
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """As transformers', with the code that `auto_map` names beside it."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        copy_room(__file__, save_directory)
+
     # transformers standardises RoPE keys and warns; ours are standardised above and refused when wrong.
     def convert_rope_params_to_dict(self, **kwargs):
         return kwargs
@@ -314,7 +325,12 @@ class VariantsConfig(PreTrainedConfig):
             self.intermediate_size = -(-int(width) // 8) * 8
         if self.attention_type == "mla":
             d = self.head_dim
-            ratios = {"kv_lora_rank": 4 * d, "qk_nope_head_dim": d, "qk_rope_head_dim": max(d // 4 * 2, 2), "v_head_dim": d}
+            ratios = {
+                "kv_lora_rank": 4 * d,
+                "qk_nope_head_dim": d,
+                "qk_rope_head_dim": max(d // 4 * 2, 2),
+                "v_head_dim": d,
+            }
             for name, value in ratios.items():
                 setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
         if self.attention_out_bias is None:
@@ -379,7 +395,9 @@ def check_types(config):
 def check_choice(name, value):
     """Refuse a value that `CHOICES[name]` does not list."""
     if value not in CHOICES[name]:
-        raise ValueError(f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}")
+        raise ValueError(
+            f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}"
+        )
 
 
 def check_activation(name):

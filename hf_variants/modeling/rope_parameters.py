@@ -4,9 +4,7 @@ Notable here: old keys (`rope_theta`, `rope_scaling`, `type`) are folded in, def
 chosen rule would not read is refused instead of ignored.
 """
 
-from .vocabulary import CHOICES
-from .vocabulary import ROPE_KEYS
-from .vocabulary import nearest
+from .vocabulary import CHOICES, ROPE_KEYS, nearest
 
 DEFAULT_THETA = 10000.0
 _LENGTH_RULES = ("dynamic", "yarn", "llama3", "longrope")
@@ -69,7 +67,12 @@ def _standard(config, given, rope_theta):
     rope.setdefault("rope_type", legacy or "default")
     rope.setdefault("rope_theta", DEFAULT_THETA if rope_theta is None else rope_theta)
     original = rope.get("original_max_position_embeddings")
-    if rope["rope_type"] in ("yarn", "longrope") and rope.get("factor") is None and isinstance(original, int) and original > 0:
+    if (
+        rope["rope_type"] in ("yarn", "longrope")
+        and rope.get("factor") is None
+        and isinstance(original, int)
+        and original > 0
+    ):
         rope["factor"] = config.max_position_embeddings / original
     if rope["rope_type"] in _LENGTH_RULES and original is None:
         rope["original_max_position_embeddings"] = config.max_position_embeddings
@@ -81,7 +84,9 @@ def _standard(config, given, rope_theta):
 def _check(config, where, rope):
     kind = rope["rope_type"]
     if kind not in ROPE_KEYS:
-        raise ValueError(f"{where}: rope_type={kind!r} is unknown{nearest(kind, ROPE_KEYS)}; choose from {list(ROPE_KEYS)}")
+        raise ValueError(
+            f"{where}: rope_type={kind!r} is unknown{nearest(kind, ROPE_KEYS)}; choose from {list(ROPE_KEYS)}"
+        )
     required, optional = ROPE_KEYS[kind]
     known = {"rope_type", "rope_theta", "partial_rotary_factor", *required, *optional}
     for key in required:

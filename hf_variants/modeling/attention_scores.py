@@ -1,0 +1,320 @@
+"""Attention backends: softmax(scale * q k^T, soft-capped, plus ALiBi, masked, with sinks) v, in four ways with one meaning.
+
+    scores = scaling * q k^T                      [B, heads, Q, K]
+    scores = cap * tanh(scores / cap)             soft-cap (Gemma 2, arXiv:2408.00118 §2)
+    scores = scores + slope * -(distance)         ALiBi (arXiv:2108.12409)
+    scores = scores, or -inf where hidden         mask
+    softmax over the keys and one sink logit      learned sink (gpt-oss; Xiao et al. 2023, arXiv:2309.17453)
+
+Notable here: `eager` is the readable reference that every other backend is tested against. `sdpa` hands plain attention to
+torch; what torch's kernel cannot express (soft-cap, ALiBi, sinks) runs in query blocks that are recomputed in the backward
+pass, so no Q x K scores are kept. Nothing is dropped: what a backend cannot do it refuses.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from transformers.utils.import_utils import is_tracing
+
+BLOCK_ELEMENTS = 1 << 22
+
+
+class AlibiBias(NamedTuple):
+    """Slopes [heads] and the absolute indices of queries [Q] and keys [K]; the bias is slope * -|query - key|."""
+
+    slopes: torch.Tensor
+    queries: torch.Tensor
+    keys: torch.Tensor
+
+    def block(self, rows):
+        """Bias [heads, len(rows), K] of the queries `rows` (a slice)."""
+        distance = (self.queries[rows].unsqueeze(1) - self.keys.unsqueeze(0)).abs()
+        return self.slopes.view(-1, 1, 1) * -distance.to(self.slopes.dtype)
+
+
+class ScoreTerms(NamedTuple):
+    """What acts on the scores beside scale and mask: soft-cap, ALiBi, sink logits [heads], a factor per key [B, heads, K]."""
+
+    softcap: float | None = None
+    alibi: AlibiBias | None = None
+    sinks: torch.Tensor | None = None
+    key_scale: torch.Tensor | None = None
+
+    @property
+    def plain(self):
+        return all(term is None for term in self)
+
+
+def repeat_kv(states, groups):
+    """[B, kv_heads, K, D] -> [B, kv_heads * groups, K, D], each head repeated in place."""
+    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
+
+
+def apply_mask(scores, mask):
+    """Hide by a boolean mask (true = visible) or add a float one."""
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def causal_mask(module, query, key, mask):
+    """The mask to use where none was built: the causal triangle for several queries of a causal layer, else nothing."""
+    q_len, kv_len = query.shape[2], key.shape[2]
+    if mask is not None or q_len == 1 or not module.is_causal:
+        return mask
+    return (
+        torch.ones(q_len, kv_len, dtype=torch.bool, device=query.device).tril(kv_len - q_len).view(1, 1, q_len, kv_len)
+    )
+
+
+def eager_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=ScoreTerms()):
+    """The reference. Shapes: query [B, heads, Q, D], key [B, kv_heads, K, D], value [B, kv_heads, K, Dv].
+
+    Returns the output [B, Q, heads, Dv] and the weights [B, heads, Q, K] (without the sink's share).
+    """
+    key, value = (repeat_kv(states, query.shape[1] // states.shape[1]) for states in (key, value))
+    mask = causal_mask(module, query, key, mask)
+    weights = attention_weights((query @ key.transpose(2, 3)).float() * scaling, mask, terms)
+    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def attention_weights(scores, mask, terms):
+    """Softmax weights of scaled fp32 scores [B, heads, Q, K] under `mask` and `terms`."""
+    if terms.key_scale is not None:
+        scores = scores * terms.key_scale.unsqueeze(2)
+    if terms.softcap is not None:
+        scores = terms.softcap * torch.tanh(scores / terms.softcap)
+    if terms.alibi is not None:
+        scores = scores + terms.alibi.block(slice(None))
+    scores = apply_mask(scores, mask)
+    if terms.sinks is None:
+        return scores.softmax(dim=-1)
+    sinks = terms.sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=ScoreTerms()):
+    """Torch's fused attention where it can express the scores, else query blocks. Shapes as `eager_attention`."""
+    if not terms.plain:
+        if dropout > 0.0:
+            return eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
+        return blockwise_attention(module, query, key, value, mask, scaling, terms), None
+    groups, q_len = query.shape[1] // key.shape[1], query.shape[2]
+    causal = mask is None and q_len > 1 and module.is_causal and key.shape[2] == q_len
+    if mask is None and not causal:
+        mask = causal_mask(module, query, key, mask)
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(query.dtype)
+    if q_len == 1 and groups > 1 and (mask is None or mask.shape[1] == 1):
+        # the queries that share a key-value head are the rows of one small matrix product: no key is copied
+        packed = query.reshape(query.shape[0], key.shape[1], groups, query.shape[3])
+        out = nn.functional.scaled_dot_product_attention(packed, key, value, mask, dropout, scale=scaling)
+        return out.reshape(query.shape[0], 1, query.shape[1], value.shape[-1]), None
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    out = nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=scaling)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=ScoreTerms()):
+    """FlexAttention with the terms as a score function and the mask as a block mask. Shapes as `eager_attention`.
+
+    Raises ValueError for dropout, and on a CPU for gradients and sinks, which its CPU kernel does not compute.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import flex_attention as flex_kernel
+
+    on_cpu = query.device.type == "cpu"
+    if dropout > 0.0:
+        raise ValueError(
+            f"attention_dropout={dropout} is not computed by flex_attention; use 'sdpa' or 'eager', or set it to 0"
+        )
+    if on_cpu and (terms.sinks is not None or (torch.is_grad_enabled() and query.requires_grad)):
+        raise ValueError(
+            "flex_attention on a CPU computes neither gradients nor sinks; use attn_implementation='sdpa' or 'eager'"
+        )
+    mask = causal_mask(module, query, key, mask)
+    block_mask, additive = None, None
+    if mask is not None and mask.dtype == torch.bool:
+        shown = mask.expand(query.shape[0], -1, -1, -1)
+
+        def visible(b, h, q, k):
+            return shown[b, h if shown.shape[1] > 1 else 0, q, k]
+
+        heads = shown.shape[1] if shown.shape[1] > 1 else None
+        block_mask = create_block_mask(
+            visible, query.shape[0], heads, query.shape[2], key.shape[2], device=query.device
+        )
+    elif mask is not None:
+        additive = mask.expand(query.shape[0], query.shape[1], -1, -1)
+
+    def score_mod(score, b, h, q, k):
+        if terms.softcap is not None:
+            score = terms.softcap * torch.tanh(score / terms.softcap)
+        if terms.alibi is not None:
+            score = score - terms.alibi.slopes[h] * (terms.alibi.queries[q] - terms.alibi.keys[k]).abs()
+        return score if additive is None else score + additive[b, h, q, k]
+
+    kernel = flex_kernel if on_cpu or torch.compiler.is_compiling() else _compiled_flex()
+    options = {
+        "score_mod": score_mod,
+        "block_mask": block_mask,
+        "scale": scaling,
+        "enable_gqa": query.shape[1] != key.shape[1],
+    }
+    if terms.sinks is None:
+        return kernel(query, key, value, **options).transpose(1, 2).contiguous(), None
+    out, lse = kernel(query, key, value, return_lse=True, **options)
+    # softmax with one more logit s is the softmax without it times sigmoid(lse - s)
+    out = out * torch.sigmoid(lse - terms.sinks.view(1, -1, 1).to(lse.dtype)).unsqueeze(-1).to(out.dtype)
+    return out.transpose(1, 2).contiguous(), None
+
+
+_FLEX = {}
+
+
+def _compiled_flex():
+    if "kernel" not in _FLEX:
+        from torch.nn.attention.flex_attention import flex_attention as flex_kernel
+
+        _FLEX["kernel"] = torch.compile(flex_kernel, dynamic=False)
+    return _FLEX["kernel"]
+
+
+def blockwise_attention(module, query, key, value, mask, scaling, terms):
+    """Exact attention in blocks of queries, recomputed in the backward pass. Shapes as `eager_attention`; returns the output."""
+    slopes = q_index = k_index = None
+    if terms.alibi is not None:
+        slopes, q_index, k_index = terms.alibi
+    causal = mask is None and module.is_causal and query.shape[2] > 1
+    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2])
+    tensors = (query, key, value, mask, terms.sinks, slopes, q_index, k_index)
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules)[0]
+    return out.transpose(1, 2).contiguous()
+
+
+class _Rules(NamedTuple):
+    scaling: float
+    softcap: float | None
+    causal: bool
+    offset: int
+
+
+def _blocks(query, key):
+    """Slices of the query axis whose scores hold at most BLOCK_ELEMENTS numbers; one slice while tracing."""
+    q_len = query.shape[2]
+    if is_tracing(query):
+        return [slice(0, q_len)]
+    rows = max(16, BLOCK_ELEMENTS // max(query.shape[0] * query.shape[1] * key.shape[2], 1))
+    return [slice(start, min(start + rows, q_len)) for start in range(0, q_len, rows)]
+
+
+def _grouped(states, kv_heads):
+    """[B, heads, Q, D] -> [B, kv_heads, groups * Q, D]: the queries of one key-value head as rows of one matrix."""
+    batch, heads, q_len, dim = states.shape
+    return states.reshape(batch, kv_heads, heads // kv_heads * q_len, dim)
+
+
+def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach):
+    """Scores [B, heads, rows, reach] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
+    batch, heads = query.shape[:2]
+    scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, :reach].transpose(2, 3)
+    scores = scores.view(batch, heads, -1, reach).float() * rules.scaling
+    tanh = None
+    if rules.softcap is not None:
+        tanh = torch.tanh(scores / rules.softcap)
+        scores = rules.softcap * tanh
+    if slopes is not None:
+        scores = scores + AlibiBias(slopes, q_index, k_index[:reach]).block(rows)
+    if mask is not None:
+        scores = apply_mask(scores, mask[:, :, rows, :reach])
+    elif rules.causal:
+        queries = torch.arange(rows.start, rows.stop, device=query.device).unsqueeze(1) + rules.offset
+        scores = scores.masked_fill(torch.arange(reach, device=query.device).unsqueeze(0) > queries, -torch.inf)
+    return scores, tanh
+
+
+def _reach(rules, rows, kv_len):
+    """How many keys a block can see: under the plain causal rule none beyond its last query."""
+    return min(rows.stop + rules.offset, kv_len) if rules.causal else kv_len
+
+
+def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules):
+    batch, heads, q_len, _ = query.shape
+    out, normaliser = [], []
+    for rows in _blocks(query, key):
+        reach = _reach(rules, rows, key.shape[2])
+        scores, _ = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach)
+        lse = scores.logsumexp(dim=-1, keepdim=True)
+        if sinks is not None:
+            lse = torch.logaddexp(lse, sinks.float().view(1, -1, 1, 1))
+        weights = (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp().to(value.dtype)
+        block = _grouped(weights, value.shape[1]) @ value[:, :, :reach]
+        out.append(block.view(batch, heads, -1, value.shape[-1]))
+        normaliser.append(lse)
+    return torch.cat(out, dim=2), torch.cat(normaliser, dim=2)
+
+
+class _BlockwiseAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, mask, sinks, slopes, q_index, k_index, rules):
+        out, lse = _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules)
+        ctx.save_for_backward(query, key, value, mask, sinks, slopes, q_index, k_index, out, lse)
+        ctx.rules = rules
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        query, key, value, mask, sinks, slopes, q_index, k_index, out, lse = ctx.saved_tensors
+        rules, kv_heads, batch = ctx.rules, key.shape[1], query.shape[0]
+        grad_query = torch.empty_like(query)
+        grad_key, grad_value = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (key, value))
+        grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
+        delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
+        for rows in _blocks(query, key):
+            reach = _reach(rules, rows, key.shape[2])
+            scores, tanh = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach)
+            block_lse = lse[:, :, rows]
+            weights = (scores - block_lse.masked_fill(block_lse == -math.inf, 0.0)).exp()
+            grad_rows = _grouped(grad_out[:, :, rows], kv_heads)
+            grad_value[:, :, :reach] += _grouped(weights.to(value.dtype), kv_heads).transpose(2, 3) @ grad_rows
+            grad_weights = (grad_rows @ value[:, :, :reach].transpose(2, 3)).view_as(weights)
+            grad_scores = weights * (grad_weights.float() - delta[:, :, rows])
+            if grad_mask is not None:
+                grad_mask[:, :, rows, :reach] += grad_scores.sum_to_size(grad_mask[:, :, rows, :reach].shape)
+            if tanh is not None:
+                grad_scores = grad_scores * (1 - tanh * tanh)
+            grad_scores = _grouped((grad_scores * rules.scaling).to(key.dtype), kv_heads)
+            grad_query[:, :, rows] = (grad_scores @ key[:, :, :reach]).view(batch, query.shape[1], -1, query.shape[3])
+            grad_key[:, :, :reach] += grad_scores.transpose(2, 3) @ _grouped(query[:, :, rows], kv_heads)
+        grad_sinks = None
+        if sinks is not None and ctx.needs_input_grad[4]:
+            share = (sinks.float().view(1, -1, 1, 1) - lse).exp()
+            grad_sinks = -(share * delta).sum(dim=(0, 2, 3)).to(sinks.dtype)
+        return (
+            grad_query,
+            grad_key.to(key.dtype),
+            grad_value.to(value.dtype),
+            grad_mask,
+            grad_sinks,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+ATTENTION_FUNCTIONS = {"eager": eager_attention, "sdpa": sdpa_attention, "flex_attention": flex_attention}
+
+
+def attention_function(name):
+    """The backend of that name. Raises ValueError for one that the family has not been made exact on."""
+    if name not in ATTENTION_FUNCTIONS:
+        raise ValueError(
+            f"attn_implementation={name!r} is not supported by this family, whose toggles it could drop; choose from "
+            f"{list(ATTENTION_FUNCTIONS)}"
+        )
+    return ATTENTION_FUNCTIONS[name]

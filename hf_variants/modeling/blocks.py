@@ -1,0 +1,133 @@
+"""Residual topologies: where the norms stand around attention and feed-forward.
+
+Notable here: one subclass per topology, each with a forward of a few lines, so that a reader compares topologies by comparing
+bodies. Attention kind and dense or expert feed-forward are orthogonal to it.
+"""
+
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .experts import VariantsSparseMLP
+from .feed_forward import FEED_FORWARDS
+from .grouped_attention import VariantsAttention
+from .latent_attention import VariantsLatentAttention
+from .norms import build_norm
+
+ATTENTIONS = {"gqa": VariantsAttention, "mla": VariantsLatentAttention}
+
+
+def build_mlp(config, plan):
+    """The feed-forward of one layer: dense of the planned width, or sparse."""
+    if plan.mlp == "sparse":
+        return VariantsSparseMLP(config)
+    return FEED_FORWARDS[config.mlp_type](config, plan.intermediate_size)
+
+
+class Scale(nn.Module):
+    """Multiplies by a constant."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, hidden_states):
+        return hidden_states * self.factor
+
+
+class VariantsDecoderLayer(GradientCheckpointingLayer):
+    """One layer; subclasses say which norms it has and how the branches are joined.
+
+    Args:
+        config: a `VariantsConfig`.
+        plan: the `LayerPlan` of this layer.
+    """
+
+    norms = ()
+
+    def __init__(self, config, plan):
+        super().__init__()
+        self.self_attn = ATTENTIONS[plan.attention](config, plan)
+        self.mlp = build_mlp(config, plan)
+        for name in self.norms:
+            setattr(self, name, build_norm(config, config.hidden_size))
+        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.scale = nn.Identity() if config.residual_multiplier == 1 else Scale(config.residual_multiplier)
+
+    def attend(self, hidden_states, **kwargs):
+        return self.dropout(self.self_attn(hidden_states, **kwargs)[0])
+
+    def feed(self, hidden_states, token_mask):
+        return self.dropout(self.mlp(hidden_states, token_mask))
+
+
+class PreNormLayer(VariantsDecoderLayer):
+    norms = ("input_layernorm", "post_attention_layernorm")
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        hidden_states = hidden_states + self.scale(self.attend(self.input_layernorm(hidden_states), **kwargs))
+        return hidden_states + self.scale(self.feed(self.post_attention_layernorm(hidden_states), token_mask))
+
+
+class PreNormedResidualLayer(VariantsDecoderLayer):
+    norms = ("input_layernorm", "post_attention_layernorm")
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        normed = self.input_layernorm(hidden_states)
+        normed = self.post_attention_layernorm(normed + self.scale(self.attend(normed, **kwargs)))
+        return normed + self.scale(self.feed(normed, token_mask))
+
+
+class PostNormLayer(VariantsDecoderLayer):
+    norms = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        attended = self.post_attention_layernorm(self.attend(hidden_states, **kwargs))
+        hidden_states = hidden_states + self.scale(attended)
+        return hidden_states + self.scale(self.post_feedforward_layernorm(self.feed(hidden_states, token_mask)))
+
+
+class PostLayerNormLayer(VariantsDecoderLayer):
+    norms = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        attended = self.scale(self.attend(hidden_states, **kwargs))
+        hidden_states = self.post_attention_layernorm(hidden_states + attended)
+        return self.post_feedforward_layernorm(hidden_states + self.scale(self.feed(hidden_states, token_mask)))
+
+
+class SandwichLayer(VariantsDecoderLayer):
+    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        attended = self.attend(self.input_layernorm(hidden_states), **kwargs)
+        hidden_states = hidden_states + self.scale(self.post_attention_layernorm(attended))
+        fed = self.feed(self.pre_feedforward_layernorm(hidden_states), token_mask)
+        return hidden_states + self.scale(self.post_feedforward_layernorm(fed))
+
+
+class ParallelLayer(VariantsDecoderLayer):
+    norms = ("input_layernorm",)
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        normed = self.input_layernorm(hidden_states)
+        return hidden_states + self.scale(self.attend(normed, **kwargs)) + self.scale(self.feed(normed, token_mask))
+
+
+class ParallelTwoNormsLayer(VariantsDecoderLayer):
+    norms = ("input_layernorm", "post_attention_layernorm")
+
+    def forward(self, hidden_states, token_mask=None, **kwargs):
+        attended = self.attend(self.input_layernorm(hidden_states), **kwargs)
+        fed = self.feed(self.post_attention_layernorm(hidden_states), token_mask)
+        return hidden_states + self.scale(attended) + self.scale(fed)
+
+
+TOPOLOGIES = {
+    "pre": PreNormLayer,
+    "pre_normed_residual": PreNormedResidualLayer,
+    "post": PostNormLayer,
+    "post_ln": PostLayerNormLayer,
+    "sandwich": SandwichLayer,
+    "parallel": ParallelLayer,
+    "parallel_two_norms": ParallelTwoNormsLayer,
+}

@@ -1,0 +1,64 @@
+"""Feed-forward networks: gated (SwiGLU and its kin) and plain.
+
+Notable here: what is done with gate and up is chosen once; `FEED_FORWARDS` is the contents.
+"""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+
+def clamped_swiglu(limit, alpha):
+    """(clamp(up, -L, L) + 1) * g * sigmoid(alpha * g) with g = min(gate, L): the gate of gpt-oss."""
+
+    def combine(gate, up):
+        gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * alpha))
+
+    return combine
+
+
+def gate_function(config):
+    """(gate, up) -> the hidden layer of a gated network (Shazeer 2020, arXiv:2002.05202 §2)."""
+    if config.swiglu_limit is not None:
+        return clamped_swiglu(config.swiglu_limit, 1.702 if config.swiglu_alpha is None else config.swiglu_alpha)
+    act = ACT2FN[config.hidden_act]
+    return lambda gate, up: act(gate) * up
+
+
+class VariantsGatedMLP(nn.Module):
+    """down(act(gate(x)) * up(x)).
+
+    Args:
+        config: a `VariantsConfig`.
+        width: size of the hidden layer.
+        bias: whether the projections have biases; None gives `config.mlp_bias`.
+    """
+
+    def __init__(self, config, width, bias=None):
+        super().__init__()
+        bias = config.mlp_bias if bias is None else bias
+        self.gate_proj = nn.Linear(config.hidden_size, width, bias=bias)
+        self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
+        self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
+        self.combine = gate_function(config)
+
+    def forward(self, hidden_states, token_mask=None):
+        return self.down_proj(self.combine(self.gate_proj(hidden_states), self.up_proj(hidden_states)))
+
+
+class VariantsPlainMLP(nn.Module):
+    """down(act(up(x))); arguments as `VariantsGatedMLP`."""
+
+    def __init__(self, config, width, bias=None):
+        super().__init__()
+        bias = config.mlp_bias if bias is None else bias
+        self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
+        self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
+        self.act_fn = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden_states, token_mask=None):
+        return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
+
+
+FEED_FORWARDS = {"gated": VariantsGatedMLP, "plain": VariantsPlainMLP}

@@ -1,0 +1,441 @@
+"""The models of the family: the stack and its heads, as the Auto classes load them.
+
+Notable here: the loss of a language-model head never holds the full logits in training, averages over the whole optimizer step
+however it is cut, and adds the routers' balance terms in training only; evaluation loss is pure cross-entropy.
+"""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import (
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutputWithPast,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from .configuration_variants import VariantsConfig
+from .losses import (
+    IGNORE,
+    DeferredLogits,
+    VariantsCausalLMOutput,
+    chunked_cross_entropy,
+    load_balancing_loss,
+    mean_over_step,
+    next_token_labels,
+    router_z_loss,
+    share_of_step,
+)
+from .variants_base import VariantsPreTrainedModel
+from .variants_model import VariantsModel
+
+
+class VariantsHeadModel(VariantsPreTrainedModel):
+    """A stack with a head: runs the stack, and adds the routers' terms to a training loss."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = VariantsModel(config)
+        coefs = {"aux_loss": config.router_aux_loss_coef, "z_loss": config.router_z_loss_coef}
+        self.router_coefs = {name: coef for name, coef in coefs.items() if coef and config.has_experts}
+
+    def run(self, labelled, kwargs):
+        """The stack's output, with router logits where a training loss needs them; kwargs are the forward's."""
+        if labelled and self.training and self.router_coefs:
+            kwargs = {**kwargs, "output_router_logits": True}
+        return self.model(**kwargs)
+
+    def router_terms(self, router_logits, attention_mask):
+        """Unweighted balance and z-loss of this batch, pads left out, for the coefficients in use."""
+        if not (self.training and self.router_coefs and router_logits):
+            return {}
+        mask = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
+        if mask is not None:
+            length = router_logits[0].shape[0] // mask.shape[0]
+            mask = mask[:, -length:]
+        config, terms = self.config, {}
+        if "aux_loss" in self.router_coefs:
+            terms["aux_loss"] = load_balancing_loss(
+                router_logits, config.num_experts_per_tok, config.router_scoring, mask
+            )
+        if "z_loss" in self.router_coefs:
+            terms["z_loss"] = router_z_loss(router_logits, mask)
+        return terms
+
+    def add_terms(self, loss, terms, count, num_items_in_batch):
+        """loss + the weighted terms, each scaled by this batch's share of the optimizer step."""
+        share = share_of_step(count, num_items_in_batch)
+        for name, value in terms.items():
+            loss = loss + self.router_coefs[name] * share * value.to(loss.device)
+        return loss
+
+
+class VariantsLanguageModel(VariantsHeadModel):
+    """Shared body of the causal and the masked language model: they differ in how labels meet positions."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    def head(self, hidden_states):
+        """Logits of hidden states, scaled and soft-capped (Gemma 2, arXiv:2408.00118 §2) as the config says."""
+        logits = self.lm_head(hidden_states)
+        if self.config.logits_scaling != 1:
+            logits = logits / self.config.logits_scaling
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def language_model(self, inputs, targets, logits_to_keep, skip_logits, num_items_in_batch):
+        """Run stack, head and loss. targets: labels aligned with the positions, or None."""
+        outputs = self.run(targets is not None, inputs)
+        hidden_states = outputs.last_hidden_state
+        kept = slice_logits_to_keep(hidden_states, logits_to_keep)
+        if skip_logits is None:
+            skip_logits = self.training and targets is not None
+        logits = DeferredLogits(kept, self.head) if skip_logits else self.head(kept)
+        loss, terms = None, {}
+        if targets is not None:
+            whole = not skip_logits and kept.shape == hidden_states.shape
+            states, head = (logits, nn.Identity()) if whole else (hidden_states, self.head)
+            total, count = chunked_cross_entropy(states, targets, head, self.config.vocab_size)
+            loss = mean_over_step(total, count, num_items_in_batch)
+            terms = self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
+            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+        return VariantsCausalLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            router_logits=outputs.router_logits if self._shows_router_logits(inputs) else None,
+            **terms,
+        )
+
+    def _shows_router_logits(self, inputs):
+        return inputs.get("output_router_logits", self.config.output_router_logits)
+
+
+class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
+    """The stack with a language-model head that predicts the next token."""
+
+    def __init__(self, config):
+        if not config.is_causal:
+            raise ValueError(
+                "VariantsForCausalLM predicts the next token, which is_causal=False would let every layer see; use "
+                "VariantsForMaskedLM, or is_causal=True"
+            )
+        super().__init__(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | dict | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        shift_labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VariantsCausalLMOutput:
+        r"""Arguments of `VariantsModel.forward`, and:
+
+        Args:
+            labels: [B, T]; position t is scored against label t + 1, entries of -100 are skipped.
+            shift_labels: [B, T], labels already moved to their positions; takes the place of `labels`.
+            logits_to_keep: the last positions to return logits for, 0 for all; or their indices.
+            skip_logits: leave logits to be computed when they are read. None: only in training with labels.
+            num_items_in_batch: labelled tokens of the whole optimizer step; the Trainer gives it.
+        """
+        targets = shift_labels
+        if targets is None and labels is not None:
+            targets = next_token_labels(labels)
+        inputs = dict(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return self.language_model(inputs, targets, logits_to_keep, skip_logits, num_items_in_batch)
+
+    def create_masks_for_generate(
+        self, config, inputs_embeds, attention_mask, past_key_values, position_ids=None, **kwargs
+    ):
+        """Masks of fixed shape for caches that are compiled: {layer type: boolean 4D mask}."""
+        sequence = self.model.reader.peek(inputs_embeds, attention_mask, position_ids, past_key_values)
+        return self.model.masks_of(sequence, past_key_values)
+
+    def prepare_inputs_for_generation(
+        self, input_ids, next_sequence_length=None, past_key_values=None, attention_mask=None, **kwargs
+    ):
+        """As transformers', and gives a compiled cache the whole row again where LongRoPE crosses its original length.
+
+        Other caches are recomputed inside the forward, which a compiled one must not branch on.
+        """
+        boundary = self.model.reader.boundary
+        if boundary is not None and past_key_values is not None and past_key_values.is_compileable:
+            lengths = torch.full((1,), input_ids.shape[1]) if attention_mask is None else attention_mask.sum(-1)
+            if past_key_values.get_seq_length() > 0 and bool((lengths == boundary + 1).any()):
+                past_key_values.reset()
+                next_sequence_length = None
+        return super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
+
+
+class VariantsForMaskedLM(VariantsLanguageModel):
+    """The bidirectional stack with a language-model head that fills in masked tokens (Devlin et al. 2018, arXiv:1810.04805)."""
+
+    def __init__(self, config):
+        if config.is_causal:
+            raise ValueError(
+                "VariantsForMaskedLM fills in tokens from both sides, but is_causal=True hides the right one; set is_causal=False"
+            )
+        super().__init__(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | dict | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        skip_logits: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VariantsCausalLMOutput:
+        r"""As `VariantsForCausalLM`, but position t is scored against label t."""
+        inputs = dict(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        return self.language_model(inputs, labels, 0, skip_logits, num_items_in_batch)
+
+
+class VariantsTaskModel(VariantsHeadModel):
+    """Shared body of the task heads."""
+
+    def task_forward(self, labelled, inputs):
+        outputs = self.run(labelled, inputs)
+        return outputs, self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
+
+    def classifier_dropout(self, config):
+        given = getattr(config, "classifier_dropout", None)
+        return nn.Dropout(config.hidden_dropout if given is None else given)
+
+
+class VariantsForSequenceClassification(VariantsTaskModel):
+    """The stack with a linear head on one token of the row: the last real one, or the first when `is_causal=False`."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutputWithPast:
+        r"""labels: [B] classes or regression targets, or [B, num_labels] for several labels or targets at once."""
+        inputs = dict(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        outputs, terms = self.task_forward(labels is not None, inputs)
+        hidden_states = outputs.last_hidden_state
+        index = self.pooled_index(input_ids, attention_mask, hidden_states)
+        logits = self.score(hidden_states[torch.arange(hidden_states.shape[0], device=index.device), index])
+        loss = None
+        if labels is not None:
+            losses = self.losses_of(logits, labels.to(logits.device))
+            count = torch.tensor(losses.shape[0], device=losses.device)
+            loss = mean_over_step(losses.sum(), count, num_items_in_batch)
+            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+        return SequenceClassifierOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def pooled_index(self, input_ids, attention_mask, hidden_states):
+        """Index [B] of the token that is classified. Raises ValueError where pads cannot be told from tokens."""
+        batch, length = hidden_states.shape[:2]
+        columns = torch.arange(length, device=hidden_states.device).expand(batch, -1)
+        if attention_mask is not None:
+            real = attention_mask[:, -length:].to(torch.bool)
+        elif self.config.pad_token_id is not None and input_ids is not None:
+            real = input_ids != self.config.pad_token_id
+        elif batch == 1:
+            real = torch.ones_like(columns, dtype=torch.bool)
+        else:
+            raise ValueError(
+                f"a batch of {batch} rows without attention_mask and with pad_token_id=None: pads cannot be told from tokens; "
+                "give attention_mask, or set config.pad_token_id"
+            )
+        if self.config.is_causal:
+            return torch.where(real, columns, 0).amax(dim=1)
+        return torch.where(real, columns, length).amin(dim=1).clamp(max=length - 1)
+
+    def losses_of(self, logits, labels):
+        """One loss per row; the kind of problem is taken from the labels where the config does not say."""
+        if self.config.problem_type is None:
+            whole = not labels.dtype.is_floating_point
+            single = "single_label_classification" if whole else "multi_label_classification"
+            self.config.problem_type = "regression" if self.num_labels == 1 else single
+        if self.config.problem_type == "regression":
+            return (logits.squeeze(-1) - labels.to(logits.dtype)).square().reshape(logits.shape[0], -1).mean(-1)
+        if self.config.problem_type == "single_label_classification":
+            return nn.functional.cross_entropy(logits.float(), labels.view(-1), reduction="none")
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(
+            -1
+        )
+
+
+class VariantsForTokenClassification(VariantsTaskModel):
+    """The stack with a linear head on every token."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.dropout = self.classifier_dropout(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        r"""labels: [B, T] classes; entries of -100 are skipped."""
+        inputs = dict(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        outputs, terms = self.task_forward(labels is not None, inputs)
+        logits = self.score(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            total, count = chunked_cross_entropy(logits, labels, nn.Identity(), self.num_labels)
+            loss = mean_over_step(total, count, num_items_in_batch)
+            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VariantsForQuestionAnswering(VariantsTaskModel):
+    """The stack with a head that scores every token as the start and as the end of an answer."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        start_positions: torch.LongTensor | None = None,
+        end_positions: torch.LongTensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        r"""start_positions, end_positions: [B]; positions outside the row are skipped."""
+        inputs = dict(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        labelled = start_positions is not None and end_positions is not None
+        outputs, terms = self.task_forward(labelled, inputs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        loss = None
+        if labelled:
+            sides = [(start_logits, start_positions), (end_logits, end_positions)]
+            found = [_position_loss(logits, positions.to(logits.device)) for logits, positions in sides]
+            total, count = (sum(pair) / 2 for pair in zip(*found))
+            loss = mean_over_step(total, count, num_items_in_batch)
+            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def _position_loss(logits, positions):
+    positions = positions.view(-1)
+    inside = (positions >= 0) & (positions < logits.shape[1])
+    targets = torch.where(inside, positions, IGNORE)
+    loss = nn.functional.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
+    return loss, inside.sum()
+
+
+__all__ = [
+    "VariantsConfig",
+    "VariantsForCausalLM",
+    "VariantsForMaskedLM",
+    "VariantsForQuestionAnswering",
+    "VariantsForSequenceClassification",
+    "VariantsForTokenClassification",
+    "VariantsModel",
+    "VariantsPreTrainedModel",
+]

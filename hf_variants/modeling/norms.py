@@ -1,0 +1,115 @@
+"""Normalisation layers: RMSNorm and LayerNorm with the switches that published models differ by.
+
+Notable here: statistics are always fp32; what differs is when and how the weight multiplies, and that is chosen once, at
+construction. The table `NORMS` is the contents.
+"""
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+
+class VariantsRMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps), times a weight (Zhang & Sennrich 2019, arXiv:1910.07467).
+
+    Args:
+        dim: size of the last dimension.
+        eps: added to the mean square.
+        affine: whether there is a weight.
+        unit_offset: the weight is stored minus one and multiplies in fp32 (Gemma).
+        weight_in_fp32: the weight multiplies before the cast back to the input's dtype (OLMo 2), else after it (Llama).
+    """
+
+    def __init__(self, dim, eps=1e-6, affine=True, unit_offset=False, weight_in_fp32=False, bias=False):
+        super().__init__()
+        self.dim, self.eps, self.unit_offset = dim, eps, unit_offset
+        self.weight = nn.Parameter(torch.zeros(dim) if unit_offset else torch.ones(dim)) if affine else None
+        self._scale = _RMS_SCALES[(affine, unit_offset, weight_in_fp32 and not unit_offset)]
+
+    def forward(self, hidden_states):
+        x = hidden_states.float()
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self._scale(x, self.weight, hidden_states.dtype)
+
+    def fill(self):
+        if self.weight is not None:
+            init.constant_(self.weight, 0.0 if self.unit_offset else 1.0)
+
+    def extra_repr(self):
+        return f"{self.dim}, eps={self.eps}, unit_offset={self.unit_offset}"
+
+
+def _scale_after_cast(x, weight, dtype):
+    return weight * x.to(dtype)
+
+
+def _scale_before_cast(x, weight, dtype):
+    return (weight * x).to(dtype)
+
+
+def _scale_unit_offset(x, weight, dtype):
+    return (x * (1.0 + weight.float())).to(dtype)
+
+
+def _no_scale(x, weight, dtype):
+    return x.to(dtype)
+
+
+# (affine, unit_offset, weight_in_fp32) -> how the weight multiplies
+_RMS_SCALES = {
+    (True, False, False): _scale_after_cast,
+    (True, False, True): _scale_before_cast,
+    (True, True, False): _scale_unit_offset,
+    (False, False, False): _no_scale,
+}
+
+
+class VariantsLayerNorm(nn.Module):
+    """(x - mean) / sqrt(var + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450).
+
+    Args:
+        dim: size of the last dimension.
+        eps: added to the variance.
+        affine: whether there is a weight; False is the non-parametric LayerNorm of OLMo.
+        bias: whether there is a bias.
+        unit_offset: the weight is stored minus one (Nemotron's LayerNorm1P).
+        weight_in_fp32: normalise and scale in fp32, then cast back (Cohere).
+    """
+
+    def __init__(self, dim, eps=1e-5, affine=True, unit_offset=False, weight_in_fp32=False, bias=True):
+        super().__init__()
+        self.dim, self.eps, self.unit_offset, self.weight_in_fp32 = dim, eps, unit_offset, weight_in_fp32
+        self.weight = nn.Parameter(torch.zeros(dim) if unit_offset else torch.ones(dim)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if affine and bias else None
+
+    def forward(self, hidden_states):
+        weight = self.weight + 1 if self.unit_offset else self.weight
+        if not self.weight_in_fp32:
+            return nn.functional.layer_norm(hidden_states, (self.dim,), weight, self.bias, self.eps)
+        bias = None if self.bias is None else self.bias.float()
+        out = nn.functional.layer_norm(hidden_states.float(), (self.dim,), weight.float(), bias, self.eps)
+        return out.to(hidden_states.dtype)
+
+    def fill(self):
+        if self.weight is not None:
+            init.constant_(self.weight, 0.0 if self.unit_offset else 1.0)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def extra_repr(self):
+        return f"{self.dim}, eps={self.eps}, unit_offset={self.unit_offset}"
+
+
+def build_norm(config, dim, eps=None):
+    """The norm that `config` names, over a last dimension of `dim`."""
+    return NORMS[config.norm_type](
+        dim,
+        eps=config.norm_eps if eps is None else eps,
+        affine=config.norm_affine,
+        unit_offset=config.norm_unit_offset,
+        weight_in_fp32=config.norm_weight_in_fp32,
+        bias=config.norm_bias,
+    )
+
+
+NORMS = {"rmsnorm": VariantsRMSNorm, "layernorm": VariantsLayerNorm}

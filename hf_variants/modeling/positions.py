@@ -1,0 +1,175 @@
+"""Position schemes: rotary embedding of queries and keys, ALiBi slopes, and tables added to the embeddings.
+
+Notable here: every constant is fp32 whatever the model is cast to, and is recomputed rather than moved, so neither
+`model.to(bfloat16)` nor a load through the meta device can spoil it. A row's angles depend on that row alone.
+"""
+
+import math
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+from .rope_scaling import ROPE_SCALINGS
+
+
+class ConstantBuffers(nn.Module):
+    """A module whose buffers are constants in fp32: kept so through casts, refilled after a load from the meta device."""
+
+    def constants(self, device):
+        """The constants by buffer name, computed on `device`."""
+        raise ValueError(f"{type(self).__name__} names no constants")
+
+    def register_constants(self):
+        for name, value in self.constants(None).items():
+            self.register_buffer(name, value, persistent=False)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        for name, value in self.constants(next(self.buffers()).device).items():
+            setattr(self, name, value)
+        return self
+
+    def fill(self):
+        for name, value in self.constants(next(self.buffers()).device).items():
+            init.copy_(getattr(self, name), value)
+
+
+class VariantsRotaryEmbedding(ConstantBuffers):
+    """Cosines and sines of one RoPE rule.
+
+    Args:
+        rope: flat dict in the standard form of `rope_parameters`.
+        dim: number of rotated dimensions of a head.
+    """
+
+    def __init__(self, rope, dim):
+        super().__init__()
+        self.rule = ROPE_SCALINGS[rope["rope_type"]](rope, dim)
+        self.register_constants()
+
+    def constants(self, device):
+        if self.rule.follows_length:
+            return {"inv_freq": self.rule.inv_freq_at(torch.zeros((), dtype=torch.int64, device=device))}
+        return {"inv_freq": self.rule.inv_freq(device)}
+
+    @torch.no_grad()
+    def forward(self, position_ids, lengths, dtype):
+        """Args: position_ids [B, T]; lengths, {"prompt" and "current": [B, T]} tokens of each token's document; dtype.
+
+        Returns cos and sin of shape [B, T, dim / 2].
+        """
+        kind = self.rule.follows_length
+        inv_freq = self.inv_freq if kind is None else self.rule.inv_freq_at(lengths[kind])
+        angles = position_ids.unsqueeze(-1).to(torch.float32) * inv_freq.to(torch.float32)
+        scale = self.rule.attention_factor
+        return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+
+
+def rotate_halves(x, cos, sin):
+    """Rotate dimension i with dimension i + d/2 (Llama's layout). x [..., d]; cos and sin [..., d / 2]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def rotate_pairs(x, cos, sin):
+    """Rotate dimension 2i with dimension 2i + 1 (the paper's layout). x [..., d]; cos and sin [..., d / 2]."""
+    first, second = x[..., 0::2], x[..., 1::2]
+    return torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+
+
+class RotaryTurn:
+    """Turns the leading dimensions of heads; built once with the layout, `NoTurn` stands in where nothing turns."""
+
+    def __init__(self, interleaved):
+        self.rotate = rotate_pairs if interleaved else rotate_halves
+
+    def __call__(self, x, position_embeddings):
+        """x [B, heads, T, D]; position_embeddings: cos and sin of [B, T, d / 2] with d <= D."""
+        cos, sin = (part.unsqueeze(1) for part in position_embeddings)
+        width = cos.shape[-1] * 2
+        if width == x.shape[-1]:
+            return self.rotate(x, cos, sin)
+        return torch.cat((self.rotate(x[..., :width], cos, sin), x[..., width:]), dim=-1)
+
+
+class NoTurn:
+    def __call__(self, x, position_embeddings):
+        return x
+
+
+def alibi_slopes(num_heads, device=None):
+    """ALiBi slopes of any head count, fp32 [num_heads] (Press et al. 2021, arXiv:2108.12409 and its reference code).
+
+    With P the largest power of two not above n: 2^(-8i/P) for i = 1..P, then 2^(-8i/2P) for odd i = 1, 3, 5 ...
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+    slopes += [2 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
+    return torch.tensor(slopes, dtype=torch.float32, device=device)
+
+
+class AlibiPositions(ConstantBuffers):
+    """Holds the slopes; the distances are multiplied in by the attention functions, block by block."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.register_constants()
+
+    def constants(self, device):
+        return {"slopes": alibi_slopes(self.num_heads, device)}
+
+    def forward(self, inputs_embeds, position_ids):
+        return inputs_embeds
+
+
+class LearnedPositions(nn.Embedding):
+    """A trained table of `max_position_embeddings` rows (GPT-2); row = position + offset (OPT)."""
+
+    def __init__(self, config):
+        super().__init__(config.max_position_embeddings + config.position_embedding_offset, config.hidden_size)
+        self.offset = config.position_embedding_offset
+
+    def forward(self, inputs_embeds, position_ids):
+        return inputs_embeds + super().forward(position_ids + self.offset)
+
+
+class SinusoidalPositions(ConstantBuffers):
+    """Sines and cosines, interleaved: PE(p, 2i) = sin(p / 10000^(2i/H)), PE(p, 2i+1) = cos(same).
+
+    Vaswani et al. 2017, arXiv:1706.03762 §3.5. Computed for the positions asked for, so there is no longest position.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.hidden_size, self.offset = config.hidden_size, config.position_embedding_offset
+        self.register_constants()
+
+    def constants(self, device):
+        exponent = torch.arange(0, self.hidden_size, 2, dtype=torch.int64, device=device).to(torch.float32)
+        return {"inv_freq": 10000.0 ** (-exponent / self.hidden_size)}
+
+    def forward(self, inputs_embeds, position_ids):
+        angles = (position_ids + self.offset).unsqueeze(-1).to(torch.float32) * self.inv_freq.to(torch.float32)
+        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+        return inputs_embeds + table.to(inputs_embeds.dtype)
+
+
+class NoPositions(nn.Module):
+    """Adds nothing to the embeddings: for `none`, and for `rope`, which acts inside attention."""
+
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, inputs_embeds, position_ids):
+        return inputs_embeds
+
+
+POSITIONS = {
+    "rope": NoPositions,
+    "alibi": AlibiPositions,
+    "learned": LearnedPositions,
+    "sinusoidal": SinusoidalPositions,
+    "none": NoPositions,
+}

@@ -1,0 +1,16 @@
+"""The files of this folder travel with every checkpoint, so that it loads with `trust_remote_code=True` where the package is not
+installed. Whoever saves copies the whole folder: which head will be loaded from it is not known when it is saved.
+"""
+
+import shutil
+from pathlib import Path
+
+
+def copy_room(source_file, directory):
+    """Copy the Python files beside `source_file` into `directory` (nothing where they already stand there)."""
+    source, target = Path(source_file).resolve().parent, Path(directory).resolve()
+    if source == target:
+        return
+    for path in sorted(source.glob("*.py")):
+        if path.name != "__init__.py":
+            shutil.copyfile(path, target / path.name)

@@ -1,0 +1,178 @@
+"""The stack: embeddings, layers, final norm.
+
+Notable here: `forward` reads the batch once (`SequenceReader`), builds one mask per attention kind and one pair of cosines and
+sines per rotary embedding, and then only walks the layers; every decision was made in `__init__` from the layer plan.
+"""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import capture_outputs
+
+from .attention_scores import AlibiBias
+from .blocks import TOPOLOGIES, Scale
+from .kv_cache import fit_cache
+from .masks import build_mask, geometry_of
+from .norms import build_norm
+from .positions import POSITIONS, VariantsRotaryEmbedding
+from .sequence import SequenceReader
+from .variants_base import VariantsPreTrainedModel
+
+
+class ScaledEmbedding(nn.Embedding):
+    """Looked-up rows times a factor that is first rounded to their dtype (Gemma)."""
+
+    def __init__(self, *args, factor=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.factor = factor
+
+    def forward(self, input_ids):
+        rows = super().forward(input_ids)
+        return rows * torch.tensor(self.factor, dtype=rows.dtype, device=rows.device)
+
+
+def build_embedding(config):
+    """Token table, and the module that scales whatever enters the first layer."""
+    size = (config.vocab_size, config.hidden_size, config.pad_token_id)
+    if config.embedding_multiplier == 1:
+        return nn.Embedding(*size), nn.Identity()
+    if config.embedding_multiplier_scope == "input_ids":
+        return ScaledEmbedding(*size, factor=config.embedding_multiplier), nn.Identity()
+    return nn.Embedding(*size), Scale(config.embedding_multiplier)
+
+
+class VariantsModel(VariantsPreTrainedModel):
+    """The decoder (or, with `is_causal=False`, the encoder) without a head."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.plan = config.layer_plan()
+        self.embed_tokens, self.embed_scale = build_embedding(config)
+        self.embed_positions = POSITIONS[config.position_embedding_type](config)
+        self.embed_norm = build_norm(config, config.hidden_size) if config.embedding_norm else nn.Identity()
+        self.embed_dropout = nn.Dropout(config.embedding_dropout)
+        rotary = {
+            key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys
+        }
+        self.rotary_emb = nn.ModuleDict(rotary)
+        self.layers = nn.ModuleList(TOPOLOGIES[plan.topology](config, plan) for plan in self.plan)
+        self.norm = build_norm(config, config.hidden_size) if config.final_norm else nn.Identity()
+        self.reader = SequenceReader(len(self.layers), *_length_rules(self.rotary_emb))
+        # one layer of each attention kind stands for the cache sizes and the mask of its kind
+        self.kinds = {plan.layer_type: plan for plan in reversed(self.plan)}
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | dict | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MoeModelOutputWithPast:
+        r"""Run the stack.
+
+        Args:
+            input_ids: [B, T]; or inputs_embeds: [B, T, hidden].
+            attention_mask: [B, tokens seen so far], 1 at real tokens; a 4D mask [B, 1, Q, K]; or one 4D mask per layer type.
+            position_ids: [B, T]; counted over the real tokens when absent. Where they start again, a new document starts.
+            past_key_values: a transformers `Cache`.
+
+        Raises:
+            ValueError: for a position beyond a learned table, or a mask of the wrong width.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache and past_key_values is None and self.config.is_causal:
+            past_key_values = DynamicCache(config=self.config)
+        cache, q_len = fit_cache(past_key_values, self.config.sliding_window), embeds.shape[1]
+        two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
+        sequence = self.reader.read(embeds, attention_mask if two_dimensional else None, position_ids, cache)
+        self._check_table(sequence.position_ids)
+        ready_made = attention_mask if sequence.inputs_embeds.shape[1] == q_len and not two_dimensional else None
+        masks = self.masks_of(sequence, cache, ready_made)
+        angles = self.angles_of(sequence)
+        biases = self.biases_of(sequence, cache)
+        token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
+        hidden_states = self.embed_positions(self.embed_scale(sequence.inputs_embeds), sequence.position_ids)
+        hidden_states = self.embed_dropout(self.embed_norm(hidden_states))
+        for layer, plan in zip(self.layers, self.plan):
+            hidden_states = layer(
+                hidden_states,
+                token_mask=token_mask,
+                attention_mask=masks[plan.layer_type],
+                position_embeddings=angles.get(plan.rope_key),
+                alibi=biases.get(plan.layer_type),
+                past_key_values=cache,
+                use_cache=use_cache,
+            )
+        hidden_states = self.norm(hidden_states)[:, -q_len:]
+        return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=cache)
+
+    def masks_of(self, sequence, cache, ready_made=None):
+        """One mask per attention kind in use: {layer type: boolean [B or 1, 1, Q, K] or None}."""
+        if isinstance(ready_made, dict):
+            return ready_made
+        if ready_made is not None:
+            return dict.fromkeys(self.kinds, ready_made)
+        return {
+            kind: build_mask(
+                self._geometry(plan, sequence, cache),
+                window=plan.window,
+                chunk=plan.chunk,
+                is_causal=self.config.is_causal,
+                padding=sequence.padding,
+                documents=sequence.documents,
+                positions=sequence.positions,
+            )
+            for kind, plan in self.kinds.items()
+        }
+
+    def angles_of(self, sequence):
+        """Cosines and sines per rotary embedding: {rope key: ([B, T, d / 2], [B, T, d / 2])}."""
+        dtype = sequence.inputs_embeds.dtype
+        return {key: rotary(sequence.position_ids, sequence.lengths, dtype) for key, rotary in self.rotary_emb.items()}
+
+    def biases_of(self, sequence, cache):
+        """ALiBi per attention kind, or nothing under another position scheme."""
+        if self.config.position_embedding_type != "alibi":
+            return {}
+        geometries = {kind: self._geometry(plan, sequence, cache) for kind, plan in self.kinds.items()}
+        slopes = self.embed_positions.slopes
+        return {kind: AlibiBias(slopes, geometry.queries, geometry.keys) for kind, geometry in geometries.items()}
+
+    def _geometry(self, plan, sequence, cache):
+        return geometry_of(cache, plan.index, sequence.inputs_embeds.shape[1], sequence.inputs_embeds.device)
+
+    def _check_table(self, position_ids):
+        limit = self.config.max_position_embeddings
+        if self.config.position_embedding_type != "learned" or is_tracing(position_ids):
+            return
+        if int(position_ids.max()) >= limit:
+            raise ValueError(
+                f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit} positions; "
+                "shorten the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'sinusoidal')"
+            )
+
+
+def _length_rules(rotary_emb):
+    """Whether some rotary embedding follows the length, and the original length of a LongRoPE among them."""
+    rules = [rotary.rule for rotary in rotary_emb.values()]
+    boundaries = {rule.original for rule in rules if rule.follows_length == "current"}
+    if len(boundaries) > 1:
+        raise ValueError(
+            f"the longrope entries of rope_parameters have different original_max_position_embeddings {sorted(boundaries)}; a "
+            "cache can be recomputed at one boundary only: give them the same"
+        )
+    return any(rule.follows_length for rule in rules), (boundaries or {None}).pop()

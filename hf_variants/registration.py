@@ -1,0 +1,32 @@
+"""Makes the family known to transformers' Auto classes, and to what looks models up by name."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from .modeling import modeling_variants as models
+
+AUTO_CLASSES = {
+    AutoModel: models.VariantsModel,
+    AutoModelForCausalLM: models.VariantsForCausalLM,
+    AutoModelForMaskedLM: models.VariantsForMaskedLM,
+    AutoModelForSequenceClassification: models.VariantsForSequenceClassification,
+    AutoModelForTokenClassification: models.VariantsForTokenClassification,
+    AutoModelForQuestionAnswering: models.VariantsForQuestionAnswering,
+}
+
+
+def register():
+    """Register every class of the family. Safe to repeat."""
+    AutoConfig.register(models.VariantsConfig.model_type, models.VariantsConfig, exist_ok=True)
+    for auto_class, model_class in AUTO_CLASSES.items():
+        auto_class.register(models.VariantsConfig, model_class, exist_ok=True)
+    # the Trainer shifts labels under label smoothing for the causal models that this table names
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["variants"] = "VariantsForCausalLM"
