@@ -1,7 +1,8 @@
 """Bytes of the key-value cache of a config, per token and for a length, without building a model.
 
 Notable here: sliding and chunked layers stop growing; MLA stores one latent and one rotary key per token for all
-heads (and, with a QK-norm, the norm of every head's key); the tests compare with the tensors a model really caches.
+heads (and, with a QK-norm, the norm of every head's key); RoPE rules that follow the length of a row keep a record of
+it; the tests compare with the tensors a model really caches.
 """
 
 from dataclasses import dataclass
@@ -41,6 +42,18 @@ def cached_tokens(plan, length):
     return length if limit is None else min(length, limit - 1)
 
 
+def record_bytes_per_token(config, dtype_bytes):
+    """Bytes of the one record per token, shared by all layers, that the RoPE rules which follow a row's length need.
+
+    Document, position, visibility and rope length in fp32; beside them one more number, or under LongRoPE the token's
+    embedding, from which the cache is rebuilt when a row crosses the original length.
+    """
+    rules = {config.rope_of(key)["rope_type"] for key in config.rope_keys}
+    if "longrope" in rules:
+        return 4 * 4 + config.hidden_size * dtype_bytes
+    return 5 * 4 if "dynamic" in rules else 0
+
+
 def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2):
     """Cache of `batch_size` rows of `length` tokens (None: `max_position_embeddings`), as `CacheSize`.
 
@@ -57,11 +70,12 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2):
         raise ValueError(f"dtype_bytes={dtype_bytes} must be greater than zero; 2 for bf16, 4 for fp32")
     plans = config.layer_plan() if config.is_causal else ()
     unit = cached_numbers_per_token(config) * batch_size * dtype_bytes
+    record = record_bytes_per_token(config, dtype_bytes) * batch_size if plans else 0
     growing = sum(plan.window is None and plan.chunk is None for plan in plans)
     return CacheSize(
-        bytes=int(unit * sum(cached_tokens(plan, length) for plan in plans)),
-        per_token=int(unit * len(plans)),
-        per_token_beyond=int(unit * growing),
+        bytes=int(unit * sum(cached_tokens(plan, length) for plan in plans) + record * length),
+        per_token=int(unit * len(plans) + record),
+        per_token_beyond=int(unit * growing + record),
         length=length,
         batch_size=batch_size,
         dtype_bytes=dtype_bytes,

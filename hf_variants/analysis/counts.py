@@ -56,16 +56,19 @@ def linear_size(inputs, outputs, bias=False):
 
 
 def norm_size(config, width):
-    """One norm of the residual stream."""
+    """One norm over `width` channels."""
     return Size(0, width * (int(config.norm_affine) + int(config.norm_bias)))
 
 
 def qk_norm_size(config):
     """The query and key norms of one layer."""
+    if config.qk_norm == "head" and config.attention_type == "mla":
+        return Size(0, 2 * config.query_head_dim * int(config.norm_affine))
     if config.qk_norm == "head":
-        return Size(0, 2 * config.query_head_dim)
+        return norm_size(config, config.head_dim) * 2
     if config.qk_norm == "full":
-        return Size(0, (config.num_attention_heads + config.num_key_value_heads) * config.head_dim)
+        heads = config.num_attention_heads + config.num_key_value_heads
+        return norm_size(config, heads * config.head_dim)
     return Size()
 
 
@@ -85,9 +88,10 @@ def latent_attention_size(config):
     if config.q_lora_rank is None:
         size = linear_size(hidden, queries)
     else:
-        size = linear_size(hidden, config.q_lora_rank, bias) + Size(0, config.q_lora_rank)
+        size = linear_size(hidden, config.q_lora_rank, bias) + norm_size(config, config.q_lora_rank)
         size += linear_size(config.q_lora_rank, queries)
-    size += linear_size(hidden, config.kv_lora_rank + config.qk_rope_head_dim, bias) + Size(0, config.kv_lora_rank)
+    size += linear_size(hidden, config.kv_lora_rank + config.qk_rope_head_dim, bias)
+    size += norm_size(config, config.kv_lora_rank)
     size += linear_size(config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim))
     return size + linear_size(heads * config.v_head_dim, hidden, config.attention_out_bias)
 

@@ -116,8 +116,10 @@ def position_figure(before, after=None, original_length=None, title="Perplexity 
         series[name] = _bucket_points(buckets)
         styles[name] = (order.index(method) if method in order else len(order), "--")
     marks = {"original length": original_length} if original_length else None
+    ends = sorted({bucket["end"] for buckets in before.values() for bucket in buckets})
+    doubling = all(later >= 1.5 * end for end, later in zip(ends, ends[1:], strict=False))
     axis = "position of the predicted token (upper end of the bucket, tokens)"
-    return line_figure(series, title, axis, "perplexity", how, log_y=True, marks=marks, styles=styles, x_log2=True)
+    return line_figure(series, title, axis, "perplexity", how, log_y=True, marks=marks, styles=styles, x_log2=doubling)
 
 
 def _bucket_points(buckets):

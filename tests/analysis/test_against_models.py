@@ -1,0 +1,154 @@
+"""Counts from the config equal the tensors, the cache and the operations of real models, toggle by toggle."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants.analysis import count_parameters, flops_per_token, kv_cache_size
+from hf_variants.presets import list_presets, load_preset
+
+MLA = {"attention_type": "mla", "kv_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12}
+MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 6}
+LAYERNORM = {"norm_type": "layernorm"}
+
+TOGGLES = {
+    "plain": {},
+    "mqa": {"attention_type": "mqa"},
+    "gqa": {"num_key_value_heads": 2},
+    "head_dim": {"head_dim": 16},
+    "biases": {"attention_bias": True, "mlp_bias": True, "lm_head_bias": True},
+    "qkv-bias": {"attention_bias": True, "attention_out_bias": False},
+    "tied": {"tie_word_embeddings": True},
+    "tied-bias": {"tie_word_embeddings": True, "lm_head_bias": True},
+    "mla": MLA,
+    "mla-q-lora": {**MLA, "q_lora_rank": 20},
+    "mla-bias": {**MLA, "q_lora_rank": 20, "attention_bias": True},
+    "mla-layernorm": {**MLA, "q_lora_rank": 20, "norm_type": "layernorm", "qk_norm": "head"},
+    "mla-head-norm": {**MLA, "qk_norm": "head"},
+    "mla-l2-norm": {**MLA, "qk_norm": "l2"},
+    "mla-sinks": {**MLA, "attention_sinks": True},
+    "mla-window": {**MLA, **ALTERNATING},
+    "window": {"sliding_window": 6},
+    "window-of-one": {"sliding_window": 1},
+    "alternating": {**ALTERNATING, "num_key_value_heads": 2},
+    "chunk": {"attention_chunk_size": 6},
+    "sinks": {"attention_sinks": True},
+    "softcaps": {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0},
+    "qk-head": {"qk_norm": "head", "num_key_value_heads": 2},
+    "qk-full": {"qk_norm": "full", "num_key_value_heads": 2},
+    "qk-l2": {"qk_norm": "l2"},
+    "qk-head-layernorm": {"qk_norm": "head", **LAYERNORM},
+    "qk-full-layernorm": {"qk_norm": "full", "num_key_value_heads": 2, **LAYERNORM},
+    "alibi": {"position_embedding_type": "alibi"},
+    "learned": {"position_embedding_type": "learned", "position_embedding_offset": 2},
+    "sinusoidal": {"position_embedding_type": "sinusoidal"},
+    "no-positions": {"position_embedding_type": "none"},
+    "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 8}},
+    "longrope": {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "short_factor": [1.0] * 4,
+            "long_factor": [2.0] * 4,
+        }
+    },
+    "plain-mlp": {"mlp_type": "plain", "hidden_act": "gelu", "mlp_bias": True},
+    "experts": MOE,
+    "experts-first-dense": {**MOE, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
+    "experts-biases": {**MOE, "router_bias": True, "expert_bias": True},
+    "experts-shared": {**MOE, "num_shared_experts": 2, "shared_expert_gate": True, "mlp_bias": True},
+    "experts-plain": {**MOE, "mlp_type": "plain", "expert_bias": True},
+    "experts-bias-balance": {
+        **MOE,
+        "router_balance": "bias",
+        "router_scoring": "sigmoid",
+        "n_group": 4,
+        "topk_group": 2,
+    },
+    "layernorm": LAYERNORM,
+    "layernorm-no-bias": {**LAYERNORM, "norm_bias": False},
+    "no-affine": {"norm_affine": False, "qk_norm": "head"},
+    "unit-offset": {"norm_unit_offset": True},
+    "embedding-norm": {"embedding_norm": True, **LAYERNORM},
+    **{
+        f"placement-{name}": {"norm_placement": name}
+        for name in ("pre_normed_residual", "post", "post_ln", "sandwich", "parallel", "parallel_two_norms")
+    },
+}
+
+
+def tiny(**keys):
+    base = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+    return VariantsConfig(**{**base, "max_position_embeddings": 64, **keys})
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_parameters_equal_the_model(name):
+    config = tiny(**TOGGLES[name])
+    with torch.device("meta"):
+        model = VariantsForCausalLM(config)
+    counts = count_parameters(config)
+    assert counts.total == sum(parameter.numel() for parameter in model.parameters())
+    persistent = {key: value for key, value in model.state_dict().items() if key not in dict(model.named_parameters())}
+    persistent.pop("lm_head.weight", None)
+    assert counts.buffers == sum(value.numel() for value in persistent.values())
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_presets_equal_the_model(name):
+    config = load_preset(name)
+    with torch.device("meta"):
+        model = VariantsForCausalLM(config)
+    assert count_parameters(config).total == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_cache_bytes_equal_the_cached_tensors(name):
+    config = tiny(**TOGGLES[name])
+    model = VariantsForCausalLM(config).eval()
+    for length in (1, 5, 6, 20):
+        ids = torch.randint(50, (2, length))
+        with torch.no_grad():
+            cache = model(ids, use_cache=True).past_key_values
+        tensors = [t for layer in cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
+        measured = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        assert kv_cache_size(config, length, batch_size=2, dtype_bytes=4).bytes == measured, length
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_flops_of_a_single_token_equal_the_counted_operations(name):
+    config = tiny(**TOGGLES[name])
+    model = VariantsForCausalLM(config).eval()
+    model.set_attn_implementation("eager")
+    if config.has_experts:
+        model.set_experts_implementation("eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.tensor([[3]]), use_cache=False)
+    assert counter.get_total_flops() == flops_per_token(config, 1).total
+
+
+@pytest.mark.parametrize("name", ["plain", "gqa", "mla-q-lora", "tied", "plain-mlp"])
+def test_flops_of_an_encoder_equal_the_counted_operations(name):
+    from hf_variants import VariantsForMaskedLM
+
+    config = tiny(**TOGGLES[name], is_causal=False)
+    model = VariantsForMaskedLM(config).eval()
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.randint(50, (1, 12)))
+    assert counter.get_total_flops() == 12 * flops_per_token(config, 12).total
+
+
+@pytest.mark.parametrize("name", ["plain", "gqa", "mla", "mla-q-lora", "mla-head-norm", "tied"])
+def test_flops_of_decoding_equal_the_counted_operations(name):
+    config = tiny(**TOGGLES[name])
+    model = VariantsForCausalLM(config).eval()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        cache = model(torch.randint(50, (1, 11)), use_cache=True).past_key_values
+        with FlopCounterMode(display=False) as counter:
+            model(torch.tensor([[3]]), past_key_values=cache, use_cache=True)
+    assert counter.get_total_flops() == flops_per_token(config, 12, mode="decode").total
