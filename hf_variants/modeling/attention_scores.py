@@ -47,6 +47,9 @@ class ScoreTerms(NamedTuple):
         return all(term is None for term in self)
 
 
+NO_TERMS = ScoreTerms()
+
+
 def repeat_kv(states, groups):
     """[B, kv_heads, K, D] -> [B, kv_heads * groups, K, D], each head repeated in place."""
     return states if groups == 1 else states.repeat_interleave(groups, dim=1)
@@ -64,12 +67,10 @@ def causal_mask(module, query, key, mask):
     q_len, kv_len = query.shape[2], key.shape[2]
     if mask is not None or q_len == 1 or not module.is_causal:
         return mask
-    return (
-        torch.ones(q_len, kv_len, dtype=torch.bool, device=query.device).tril(kv_len - q_len).view(1, 1, q_len, kv_len)
-    )
+    return torch.ones(q_len, kv_len, dtype=torch.bool, device=query.device).tril(kv_len - q_len).view(1, 1, q_len, kv_len)
 
 
-def eager_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=ScoreTerms()):
+def eager_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=NO_TERMS):
     """The reference. Shapes: query [B, heads, Q, D], key [B, kv_heads, K, D], value [B, kv_heads, K, Dv].
 
     Returns the output [B, Q, heads, Dv] and the weights [B, heads, Q, K] (without the sink's share).
@@ -96,7 +97,7 @@ def attention_weights(scores, mask, terms):
     return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
 
-def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=ScoreTerms()):
+def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=NO_TERMS):
     """Torch's fused attention where it can express the scores, else query blocks. Shapes as `eager_attention`."""
     if not terms.plain:
         if dropout > 0.0:
@@ -118,7 +119,7 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     return out.transpose(1, 2).contiguous(), None
 
 
-def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=ScoreTerms()):
+def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=NO_TERMS):
     """FlexAttention with the terms as a score function and the mask as a block mask. Shapes as `eager_attention`.
 
     Raises ValueError for dropout, and on a CPU for gradients and sinks, which its CPU kernel does not compute.
@@ -144,9 +145,7 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
             return shown[b, h if shown.shape[1] > 1 else 0, q, k]
 
         heads = shown.shape[1] if shown.shape[1] > 1 else None
-        block_mask = create_block_mask(
-            visible, query.shape[0], heads, query.shape[2], key.shape[2], device=query.device
-        )
+        block_mask = create_block_mask(visible, query.shape[0], heads, query.shape[2], key.shape[2], device=query.device)
     elif mask is not None:
         additive = mask.expand(query.shape[0], query.shape[1], -1, -1)
 
@@ -184,7 +183,7 @@ def _compiled_flex():
 
 
 def blockwise_attention(module, query, key, value, mask, scaling, terms):
-    """Exact attention in blocks of queries, recomputed in the backward pass. Shapes as `eager_attention`; returns the output."""
+    """Exact attention in blocks of queries, recomputed in the backward pass. As `eager_attention`, returns the output."""
     slopes = q_index = k_index = None
     if terms.alibi is not None:
         slopes, q_index, k_index = terms.alibi

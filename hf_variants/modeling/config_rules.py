@@ -55,14 +55,8 @@ SHAPE_RULES = [
     *(_positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
     *(_positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
     *(_positive(name) for name in ("max_position_embeddings", "moe_intermediate_size", "query_pre_attn_scalar")),
-    *(
-        _positive(name)
-        for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    ),
-    *(
-        _positive(name)
-        for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")
-    ),
+    *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
+    *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
     *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
     Rule(
         "heads are whole groups",
@@ -100,8 +94,8 @@ LAYER_RULES = [
     Rule(
         "a window needs sliding layers",
         lambda c: c.sliding_window is not None and not _has("sliding_attention")(c),
-        "sliding_window={c.sliding_window} has no effect: no entry of layer_types is 'sliding_attention'; set sliding_window=None "
-        "or name the sliding layers",
+        "sliding_window={c.sliding_window} has no effect: no entry of layer_types is 'sliding_attention'; set "
+        "sliding_window=None or name the sliding layers",
     ),
     Rule(
         "chunked layers need a chunk",
@@ -201,9 +195,7 @@ POSITION_RULES = [
     ),
     Rule(
         "dynamic needs room",
-        lambda c: any(
-            c.rope_of(key)["rope_type"] in ("dynamic", "ntk") and c.rotary_dim_of(key) <= 2 for key in c.rope_keys
-        ),
+        lambda c: any(c.rope_of(key)["rope_type"] in ("dynamic", "ntk") and c.rotary_dim_of(key) <= 2 for key in c.rope_keys),
         "rope_type 'ntk' and 'dynamic' raise the factor to d/(d-2), which needs a rotary dimension d > 2, but it is {dims}",
     ),
 ]
@@ -262,12 +254,10 @@ EXPERT_RULES = [
     Rule(
         "kept groups hold top-k experts",
         lambda c: (
-            c.has_experts
-            and c.n_group >= 1
-            and c.num_experts_per_tok > c.topk_group * (c.num_experts // max(c.n_group, 1))
+            c.has_experts and c.n_group >= 1 and c.num_experts_per_tok > c.topk_group * (c.num_experts // max(c.n_group, 1))
         ),
-        "num_experts_per_tok={c.num_experts_per_tok} exceeds the experts of the kept groups: topk_group={c.topk_group} groups of "
-        "num_experts / n_group = {c.num_experts} / {c.n_group} each; raise topk_group or lower n_group",
+        "num_experts_per_tok={c.num_experts_per_tok} exceeds the experts of the kept groups: topk_group={c.topk_group} groups "
+        "of num_experts / n_group = {c.num_experts} / {c.n_group} each; raise topk_group or lower n_group",
     ),
     Rule(
         "group scores need two experts",
@@ -288,17 +278,16 @@ EXPERT_RULES = [
     ),
     Rule(
         "coefficients are not negative",
-        lambda c: (
-            min(c.router_aux_loss_coef, c.router_z_loss_coef, c.router_bias_update_rate, c.num_shared_experts) < 0
-        ),
+        lambda c: min(c.router_aux_loss_coef, c.router_z_loss_coef, c.router_bias_update_rate, c.num_shared_experts) < 0,
         "router_aux_loss_coef={c.router_aux_loss_coef}, router_z_loss_coef={c.router_z_loss_coef}, "
-        "router_bias_update_rate={c.router_bias_update_rate} and num_shared_experts={c.num_shared_experts} must not be negative",
+        "router_bias_update_rate={c.router_bias_update_rate} and num_shared_experts={c.num_shared_experts} must not be "
+        "negative",
     ),
     Rule(
         "an auxiliary coefficient needs balancing",
         lambda c: c.router_aux_loss_coef != 0 and c.router_balance == "none",
-        "router_aux_loss_coef={c.router_aux_loss_coef} has no effect with router_balance='none'; use router_balance='aux_loss', or "
-        "'bias' to add it as the complement of bias balancing",
+        "router_aux_loss_coef={c.router_aux_loss_coef} has no effect with router_balance='none'; use "
+        "router_balance='aux_loss', or 'bias' to add it as the complement of bias balancing",
     ),
     Rule(
         "an auxiliary loss needs its coefficient",

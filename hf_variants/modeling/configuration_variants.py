@@ -1,7 +1,7 @@
 """The config of the family: every published choice of a Transformer stack as one flat, checked key.
 
-Notable here: keys are transformers' own wherever they exist; a misspelt key is an error; what is left None is resolved once, so
-that `config.json` says everything; `layer_plan()` turns the config into one record per layer.
+Notable here: keys are transformers' own wherever they exist; a misspelt key is an error; what is left None is resolved once,
+so that `config.json` says everything; `layer_plan()` turns the config into one record per layer.
 """
 
 from dataclasses import fields
@@ -395,9 +395,7 @@ def check_types(config):
 def check_choice(name, value):
     """Refuse a value that `CHOICES[name]` does not list."""
     if value not in CHOICES[name]:
-        raise ValueError(
-            f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}"
-        )
+        raise ValueError(f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}")
 
 
 def check_activation(name):

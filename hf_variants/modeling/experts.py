@@ -135,7 +135,7 @@ class _FusedExperts(nn.Module):
         return nn.functional.linear(inner, self.down_proj[index], down_bias)
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
-        """hidden_states [tokens, hidden]; indices and weights [tokens, top_k]. The readable form; see transformers' kernels."""
+        """hidden_states [tokens, hidden]; indices and weights [tokens, top_k]. The readable form of the kernels."""
         out = torch.zeros_like(hidden_states, dtype=top_k_weights.dtype)
         for index in top_k_index.unique().tolist():
             if index == self.num_experts:  # the slot of tokens that another rank serves

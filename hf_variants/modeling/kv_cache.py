@@ -74,8 +74,8 @@ def _new_record_layer(cache):
     full = [layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer) and not layer.is_sliding]
     if not full:
         raise ValueError(
-            "a StaticCache of sliding layers alone cannot record the tokens that packed prompts and the rope types 'dynamic' and "
-            "'longrope' need; use a DynamicCache"
+            "a StaticCache of sliding layers alone cannot record the tokens that packed prompts and the rope types "
+            "'dynamic' and 'longrope' need; use a DynamicCache"
         )
     return StaticLayer(max_cache_len=max(full))
 

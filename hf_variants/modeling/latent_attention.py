@@ -1,7 +1,7 @@
 """Multi-head latent attention: keys and values of all heads are expanded from one cached latent per token.
 
-DeepSeek-V2 (arXiv:2405.04434 §2.1). The cache holds, per token and layer, `kv_lora_rank` numbers of the latent (as its keys) and
-`qk_rope_head_dim` of the shared rotary key (as its values).
+DeepSeek-V2 (arXiv:2405.04434 §2.1). The cache holds, per token and layer, `kv_lora_rank` numbers of the latent (as its keys)
+and `qk_rope_head_dim` of the shared rotary key (as its values).
 
 Notable here: while few queries meet a cache, decoding is ABSORBED: the expansion is folded into query and output, so the
 cached latents are used as they are (§2.1.2, "absorbed into W^Q and W^O"). Query-key norm stays exact in both forms: the norm
@@ -154,9 +154,7 @@ class LatentKeyNorm(VariantsRMSNorm):
         k_nope, _ = attention.expand(latent)
         squares = k_nope.float().pow(2).sum(-1) + k_rope.float().pow(2).sum(-1)
         inverse = torch.rsqrt(squares / self.dim + self.eps).transpose(1, 2).unsqueeze(1)
-        return torch.cat((latent, inverse.to(latent.dtype)), dim=-1), self._weigh(
-            k_rope, slice(-k_rope.shape[-1], None)
-        )
+        return torch.cat((latent, inverse.to(latent.dtype)), dim=-1), self._weigh(k_rope, slice(-k_rope.shape[-1], None))
 
     def scale_of(self, latent, rank):
         """[B, heads, K] factors on the scores."""

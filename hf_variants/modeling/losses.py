@@ -78,7 +78,7 @@ def chunked_cross_entropy(hidden_states, labels, head, vocab_size):
     kept = labels != IGNORE
     rows = max(1, CHUNK_ELEMENTS // vocab_size)
     total = hidden_states.new_zeros((), dtype=torch.float32)
-    for states, targets in zip(hidden_states.split(rows), labels.split(rows)):
+    for states, targets in zip(hidden_states.split(rows), labels.split(rows), strict=True):
         if torch.is_grad_enabled():
             total = total + checkpoint(_summed_cross_entropy, states, targets, head, use_reentrant=False)
         else:

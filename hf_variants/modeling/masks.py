@@ -104,20 +104,18 @@ def _columns(table, index):
 def _same_chunk(geometry, chunk, padding, documents, positions):
     if documents is not None:
         q, k = (_columns(positions, index) for index in (geometry.queries, geometry.keys))
-        return torch.div(q, chunk, rounding_mode="floor").unsqueeze(2) == torch.div(
-            k, chunk, rounding_mode="floor"
-        ).unsqueeze(1)
+        return torch.div(q, chunk, rounding_mode="floor").unsqueeze(2) == torch.div(k, chunk, rounding_mode="floor").unsqueeze(
+            1
+        )
     start = torch.zeros(1, 1, dtype=torch.long, device=geometry.keys.device)
     if padding is not None:
         start = padding.to(torch.int8).argmax(dim=1, keepdim=True)
-    q, k = (
-        (index.unsqueeze(0) - start).div(chunk, rounding_mode="floor") for index in (geometry.queries, geometry.keys)
-    )
+    q, k = ((index.unsqueeze(0) - start).div(chunk, rounding_mode="floor") for index in (geometry.queries, geometry.keys))
     return q.unsqueeze(2) == k.unsqueeze(1)
 
 
 def needs_padding(attention_mask):
-    """The mask as booleans, or None where it hides nothing (not looked at while tracing: a branch on data cannot be traced)."""
+    """The mask as booleans, or None where it hides nothing (not looked at while tracing, which cannot branch on data)."""
     if attention_mask is None:
         return None
     padding = attention_mask.to(torch.bool)

@@ -58,9 +58,7 @@ class VariantsHeadModel(VariantsPreTrainedModel):
             mask = mask[:, -length:]
         config, terms = self.config, {}
         if "aux_loss" in self.router_coefs:
-            terms["aux_loss"] = load_balancing_loss(
-                router_logits, config.num_experts_per_tok, config.router_scoring, mask
-            )
+            terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
         if "z_loss" in self.router_coefs:
             terms["z_loss"] = router_z_loss(router_logits, mask)
         return terms
@@ -175,9 +173,7 @@ class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
         )
         return self.language_model(inputs, targets, logits_to_keep, skip_logits, num_items_in_batch)
 
-    def create_masks_for_generate(
-        self, config, inputs_embeds, attention_mask, past_key_values, position_ids=None, **kwargs
-    ):
+    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, position_ids=None, **kwargs):
         """Masks of fixed shape for caches that are compiled: {layer type: boolean 4D mask}."""
         sequence = self.model.reader.peek(inputs_embeds, attention_mask, position_ids, past_key_values)
         return self.model.masks_of(sequence, past_key_values)
@@ -205,12 +201,13 @@ class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
 
 
 class VariantsForMaskedLM(VariantsLanguageModel):
-    """The bidirectional stack with a language-model head that fills in masked tokens (Devlin et al. 2018, arXiv:1810.04805)."""
+    """The bidirectional stack with a language-model head that fills in masked tokens (BERT 2018, arXiv:1810.04805)."""
 
     def __init__(self, config):
         if config.is_causal:
             raise ValueError(
-                "VariantsForMaskedLM fills in tokens from both sides, but is_causal=True hides the right one; set is_causal=False"
+                "VariantsForMaskedLM fills in tokens from both sides, but is_causal=True hides the right one; set "
+                "is_causal=False"
             )
         super().__init__(config)
 
@@ -328,9 +325,7 @@ class VariantsForSequenceClassification(VariantsTaskModel):
             return (logits.squeeze(-1) - labels.to(logits.dtype)).square().reshape(logits.shape[0], -1).mean(-1)
         if self.config.problem_type == "single_label_classification":
             return nn.functional.cross_entropy(logits.float(), labels.view(-1), reduction="none")
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(
-            -1
-        )
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(-1)
 
 
 class VariantsForTokenClassification(VariantsTaskModel):
@@ -409,7 +404,7 @@ class VariantsForQuestionAnswering(VariantsTaskModel):
         if labelled:
             sides = [(start_logits, start_positions), (end_logits, end_positions)]
             found = [_position_loss(logits, positions.to(logits.device)) for logits, positions in sides]
-            total, count = (sum(pair) / 2 for pair in zip(*found))
+            total, count = (sum(pair) / 2 for pair in zip(*found, strict=True))
             loss = mean_over_step(total, count, num_items_in_batch)
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
         return QuestionAnsweringModelOutput(

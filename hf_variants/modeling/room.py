@@ -1,5 +1,5 @@
-"""The files of this folder travel with every checkpoint, so that it loads with `trust_remote_code=True` where the package is not
-installed. Whoever saves copies the whole folder: which head will be loaded from it is not known when it is saved.
+"""The files of this folder travel with every checkpoint, so that it loads with `trust_remote_code=True` where the package is
+not installed. Whoever saves copies the whole folder: which head will be loaded from it is not known when it is saved.
 """
 
 import shutil

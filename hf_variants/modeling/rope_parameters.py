@@ -43,8 +43,8 @@ def check_rope_parameters(config):
     for layer_type in dict.fromkeys(config.layer_types):
         if layer_type not in config.rope_parameters:
             raise ValueError(
-                f"rope_parameters holds {sorted(config.rope_parameters)} but layer_types uses {layer_type!r}; add an entry for "
-                "it (None for no rotation there)"
+                f"rope_parameters holds {sorted(config.rope_parameters)} but layer_types uses {layer_type!r}; add an entry "
+                "for it (None for no rotation there)"
             )
     for key, value in config.rope_parameters.items():
         if key not in config.layer_types:
@@ -67,12 +67,7 @@ def _standard(config, given, rope_theta):
     rope.setdefault("rope_type", legacy or "default")
     rope.setdefault("rope_theta", DEFAULT_THETA if rope_theta is None else rope_theta)
     original = rope.get("original_max_position_embeddings")
-    if (
-        rope["rope_type"] in ("yarn", "longrope")
-        and rope.get("factor") is None
-        and isinstance(original, int)
-        and original > 0
-    ):
+    if rope["rope_type"] in ("yarn", "longrope") and rope.get("factor") is None and isinstance(original, int) and original > 0:
         rope["factor"] = config.max_position_embeddings / original
     if rope["rope_type"] in _LENGTH_RULES and original is None:
         rope["original_max_position_embeddings"] = config.max_position_embeddings
@@ -84,9 +79,7 @@ def _standard(config, given, rope_theta):
 def _check(config, where, rope):
     kind = rope["rope_type"]
     if kind not in ROPE_KEYS:
-        raise ValueError(
-            f"{where}: rope_type={kind!r} is unknown{nearest(kind, ROPE_KEYS)}; choose from {list(ROPE_KEYS)}"
-        )
+        raise ValueError(f"{where}: rope_type={kind!r} is unknown{nearest(kind, ROPE_KEYS)}; choose from {list(ROPE_KEYS)}")
     required, optional = ROPE_KEYS[kind]
     known = {"rope_type", "rope_theta", "partial_rotary_factor", *required, *optional}
     for key in required:

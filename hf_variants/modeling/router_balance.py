@@ -51,15 +51,13 @@ def record_load(router, indices, token_mask):
 @torch.no_grad()
 def _after_step(optimizer, args, kwargs):
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    routers = [
-        router for _, router in sorted(_ROUTERS.items()) if id(router.weight) in owned and router.load is not None
-    ]
+    routers = [router for _, router in sorted(_ROUTERS.items()) if id(router.weight) in owned and router.load is not None]
     if not routers:
         return
     loads = torch.stack([router.load.to(routers[0].load.device) for router in routers])
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(loads)
-    for router, load in zip(routers, loads):
+    for router, load in zip(routers, loads, strict=True):
         router.last_load, router.load = load, None
         bias = router.e_score_correction_bias
         if bias is not None and load.sum() > 0:

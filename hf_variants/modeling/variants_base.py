@@ -1,4 +1,4 @@
-"""What every model of the family shares: flags for transformers, initialisation, and loading that never hides a missing weight."""
+"""What every model of the family shares: flags for transformers, initialisation, and loading that hides no missing weight."""
 
 from torch import nn
 from transformers import initialization as init
@@ -90,9 +90,7 @@ class VariantsPreTrainedModel(PreTrainedModel):
         wants_info = kwargs.pop("output_loading_info", False)
         refuse_tensor_parallel(cls, pretrained_model_name_or_path, kwargs)
         try:
-            model, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
+            model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         except Exception as error:
             raise _readable(error, pretrained_model_name_or_path) from error
         if wants_info:
@@ -120,14 +118,12 @@ def refuse_misfit(cls, source, info):
     mismatched = sorted(str(key) for key in info["mismatched_keys"])
     found = {"missing": missing, "unexpected": unexpected, "mis-shaped": mismatched}
     parts = [
-        f"{len(keys)} {name} ({', '.join(keys[:6])}{', ...' if len(keys) > 6 else ''})"
-        for name, keys in found.items()
-        if keys
+        f"{len(keys)} {name} ({', '.join(keys[:6])}{', ...' if len(keys) > 6 else ''})" for name, keys in found.items() if keys
     ]
     if parts:
         raise ValueError(
-            f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Nothing was filled in at "
-            "random. Load it with the config it was saved with, convert it with hf_variants.convert.from_native, or pass "
+            f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Nothing was filled in "
+            "at random. Load it with the config it was saved with, convert it with hf_variants.convert.from_native, or pass "
             "output_loading_info=True to take the model as it is together with this list"
         )
 
@@ -178,6 +174,6 @@ def check_tensor_parallel(config, tp_size):
     for name, used in toggles.items():
         if used:
             raise ValueError(
-                f"tensor-parallel size {tp_size} with {name} is not supported: it holds numbers of all heads that the plan does "
-                "not split; use tp_size=1, or FSDP"
+                f"tensor-parallel size {tp_size} with {name} is not supported: it holds numbers of all heads that the plan "
+                "does not split; use tp_size=1, or FSDP"
             )

@@ -56,9 +56,7 @@ class VariantsModel(VariantsPreTrainedModel):
         self.embed_positions = POSITIONS[config.position_embedding_type](config)
         self.embed_norm = build_norm(config, config.hidden_size) if config.embedding_norm else nn.Identity()
         self.embed_dropout = nn.Dropout(config.embedding_dropout)
-        rotary = {
-            key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys
-        }
+        rotary = {key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys}
         self.rotary_emb = nn.ModuleDict(rotary)
         self.layers = nn.ModuleList(TOPOLOGIES[plan.topology](config, plan) for plan in self.plan)
         self.norm = build_norm(config, config.hidden_size) if config.final_norm else nn.Identity()
@@ -107,7 +105,7 @@ class VariantsModel(VariantsPreTrainedModel):
         token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
         hidden_states = self.embed_positions(self.embed_scale(sequence.inputs_embeds), sequence.position_ids)
         hidden_states = self.embed_dropout(self.embed_norm(hidden_states))
-        for layer, plan in zip(self.layers, self.plan):
+        for layer, plan in zip(self.layers, self.plan, strict=True):
             hidden_states = layer(
                 hidden_states,
                 token_mask=token_mask,
@@ -161,8 +159,8 @@ class VariantsModel(VariantsPreTrainedModel):
             return
         if int(position_ids.max()) >= limit:
             raise ValueError(
-                f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit} positions; "
-                "shorten the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'sinusoidal')"
+                f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit}; shorten "
+                " the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'sinusoidal')"
             )
 
 
