@@ -72,8 +72,7 @@ def _first_that_fits(config):
         raise ValueError(f"no known native family can express this config; the closest: {closest}")
     name, native = fitting[0]
     logging.get_logger(__name__).warning(
-        f"The config can be written as {', '.join(item[0] for item in fitting)}; {name} is used. Name another with "
-        "`family`."
+        f"The config can be written as {', '.join(item[0] for item in fitting)}; {name} is used. Name another with `family`."
     )
     return native
 
@@ -95,9 +94,7 @@ def _written(found, config):
         raise _Inexpressible(f"{found.model_type} cannot express this config: {error}", 1) from error
     lost = differences(config, again)
     if lost:
-        listed = ", ".join(
-            f"{name}={mine!r} ({found.model_type} means {theirs!r})" for name, (mine, theirs) in lost.items()
-        )
+        listed = ", ".join(f"{name}={mine!r} ({found.model_type} means {theirs!r})" for name, (mine, theirs) in lost.items())
         raise _Inexpressible(f"{found.model_type} cannot express {listed}", len(lost))
     native.dtype = getattr(config, "dtype", None)
     return native
@@ -150,9 +147,7 @@ def _residue(found, native, config):
 
 def _with_residue(found, config, keys):
     """Add the kept native keys: all of them where they mean what the toggles say, else each one that does no harm."""
-    kept = (
-        (config.native or {}).get("config", {}) if (config.native or {}).get("model_type") == found.model_type else {}
-    )
+    kept = (config.native or {}).get("config", {}) if (config.native or {}).get("model_type") == found.model_type else {}
     if not kept:
         return keys
     if _means_same(found, config, {**keys, **kept}):

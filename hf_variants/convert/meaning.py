@@ -95,9 +95,7 @@ def fold_ntk(rope, dim):
 def _fields_behind(name, config, other):
     """The fields a user can change behind a compared name."""
     if name == "attention scale":
-        return [field for field in _SCALE_FIELDS if getattr(config, field) != getattr(other, field)] or [
-            _SCALE_FIELDS[0]
-        ]
+        return [field for field in _SCALE_FIELDS if getattr(config, field) != getattr(other, field)] or [_SCALE_FIELDS[0]]
     if name == "rope_parameters":
         names = ("rope_parameters", "partial_rotary_factor")
         return [field for field in names if getattr(config, field) != getattr(other, field)] or ["rope_parameters"]

@@ -93,9 +93,7 @@ def _causal_lm_class(native_config):
 def _refuse_load_arguments(gguf_file, load_kwargs):
     given = {**({} if gguf_file is None else {"gguf_file": gguf_file}), **load_kwargs}
     if given:
-        raise ValueError(
-            f"{sorted(given)} say how to load a path or hub id, but a model in memory was given; leave them out"
-        )
+        raise ValueError(f"{sorted(given)} say how to load a path or hub id, but a model in memory was given; leave them out")
 
 
 def _refuse_unfit(model, expected):

@@ -39,9 +39,7 @@ def all_biases(key="attention_bias"):
 # ---- RoPE ----
 def rope(partial=False):
     """A flat `rope_parameters`; `partial` for families whose rotary embedding reads `partial_rotary_factor`."""
-    return Both(
-        lambda native: _read_flat(native, partial), lambda config: {"rope_parameters": _write_flat(config, partial)}
-    )
+    return Both(lambda native: _read_flat(native, partial), lambda config: {"rope_parameters": _write_flat(config, partial)})
 
 
 def _read_flat(native, partial):
@@ -74,9 +72,7 @@ def _write_flat(config, partial):
     key = next(iter(config.rope_keys), None)
     written = written_rope(config, key) if key else {"rope_type": "default", "rope_theta": 10000.0}
     if partial:
-        written["partial_rotary_factor"] = config.rope_of(key).get(
-            "partial_rotary_factor", config.partial_rotary_factor
-        )
+        written["partial_rotary_factor"] = config.rope_of(key).get("partial_rotary_factor", config.partial_rotary_factor)
     return written
 
 
@@ -95,11 +91,7 @@ def rope_per_layer_type():
 
 
 def _read_nested(native):
-    return {
-        "rope_parameters": {
-            kind: live_rope(native.rope_parameters[kind]) for kind in dict.fromkeys(native.layer_types)
-        }
-    }
+    return {"rope_parameters": {kind: live_rope(native.rope_parameters[kind]) for kind in dict.fromkeys(native.layer_types)}}
 
 
 def _write_nested(config):
@@ -152,8 +144,14 @@ def aux_loss():
 
 
 def _read_aux_loss(native):
+    from transformers.utils import logging
+
     if not native.output_router_logits:
         return {"router_balance": "none"}
+    logging.get_logger(__name__).warning_once(
+        "output_router_logits=True adds a balance loss: natively over the tokens of all layers at once, here of each "
+        "layer, averaged. The two are equal where one layer is sparse, and steer alike where several are."
+    )
     balanced = {"router_balance": "aux_loss", "router_aux_loss_coef": native.router_aux_loss_coef}
     return {"output_router_logits": True, **(balanced if native.router_aux_loss_coef else {})}
 

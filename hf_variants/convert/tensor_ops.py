@@ -35,9 +35,7 @@ class Split:
         (fused,) = tensors
         sizes = self.sizes(config)
         if sum(sizes) != fused.shape[self.dim]:
-            raise ValueError(
-                f"shape {tuple(fused.shape)} cannot be split into {list(sizes)} along dimension {self.dim}"
-            )
+            raise ValueError(f"shape {tuple(fused.shape)} cannot be split into {list(sizes)} along dimension {self.dim}")
         return list(fused.split(sizes, dim=self.dim))
 
     def back(self, tensors, config):
@@ -71,8 +69,7 @@ class Deinterleave:
 
     def back(self, tensors, config):
         return [
-            torch.stack(tensor.chunk(2, dim=self.dim), dim=self.dim + 1).flatten(self.dim, self.dim + 1)
-            for tensor in tensors
+            torch.stack(tensor.chunk(2, dim=self.dim), dim=self.dim + 1).flatten(self.dim, self.dim + 1) for tensor in tensors
         ]
 
     def _every_second(self, tensor, start):

@@ -1,7 +1,7 @@
 """Tiny random native models: one entry per family and per choice that its config offers.
 
-Every parameter and persistent buffer is randomised, norm weights, biases, sinks and selection biases too: at their initial
-values of one and zero a swapped or dropped tensor would go unseen.
+Every parameter and persistent buffer is randomised, norm weights, biases, sinks and selection biases too: at their
+initial values of one and zero a swapped or dropped tensor would go unseen.
 """
 
 import copy
@@ -40,6 +40,7 @@ _GPT2 = {"vocab_size": 64, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions
 _GPT2.update(bos_token_id=1, eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 _BLOOM = {"vocab_size": 64, "hidden_size": 48, "n_layer": 3, "n_head": 6, "pad_token_id": 0, "eos_token_id": None}
 
+# The balance loss is taken over all layers at once natively and per layer in ours: equal where one layer is sparse.
 _CHOICES = {
     "llama": {
         "plain": {},
@@ -111,7 +112,7 @@ _CHOICES = {
     },
     "mixtral": {
         "plain": _EXPERTS,
-        "balanced": {**_EXPERTS, "output_router_logits": True, "router_aux_loss_coef": 0.5},
+        "balanced": {**_EXPERTS, "num_hidden_layers": 1, "output_router_logits": True, "router_aux_loss_coef": 0.5},
         "tied_window": {**_EXPERTS, "tie_word_embeddings": True, "sliding_window": 5, "num_experts_per_tok": 3},
         "silent_coefficient": {**_EXPERTS, "router_aux_loss_coef": 0.02, "head_dim": 12},
     },
@@ -120,7 +121,7 @@ _CHOICES = {
         "first_dense": {**_QWEN_EXPERTS, "mlp_only_layers": [0], "norm_topk_prob": False, "head_dim": 12},
         "every_second_balanced": {
             **{**_QWEN_EXPERTS, "decoder_sparse_step": 2, "output_router_logits": True, "router_aux_loss_coef": 0.3},
-            **{"num_hidden_layers": 4, "attention_bias": True, "tie_word_embeddings": True},
+            **{"attention_bias": True, "tie_word_embeddings": True},
         },
         "window": {**_QWEN_EXPERTS, "use_sliding_window": True, "sliding_window": 5},
         "all_dense": {**_QWEN_EXPERTS, "mlp_only_layers": [0, 1, 2]},
@@ -151,7 +152,7 @@ _CHOICES = {
             **{"swiglu_limit": 1.0, "num_experts_per_tok": 3, "tie_word_embeddings": True},
         },
         "balanced_full": {
-            **{**_EXPERTS, "head_dim": 8, "layer_types": [_FULL] * 3, "attention_bias": False},
+            **{**_EXPERTS, "head_dim": 8, "num_hidden_layers": 1, "layer_types": [_FULL], "attention_bias": False},
             **{"output_router_logits": True, "router_aux_loss_coef": 0.4},
         },
     },

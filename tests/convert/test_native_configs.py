@@ -9,9 +9,7 @@ from hf_variants.convert import config_from_native, config_to_native, family_nam
 from hf_variants.convert.config_conversion import as_plain_dict
 from hf_variants.modeling.configuration_variants import VariantsConfig
 
-FOURTEEN = (
-    """bloom deepseek_v3 gemma2 gemma3_text gpt2 gpt_oss llama mistral mixtral olmo2 phi3 qwen2 qwen3 qwen3_moe"""
-)
+FOURTEEN = """bloom deepseek_v3 gemma2 gemma3_text gpt2 gpt_oss llama mistral mixtral olmo2 phi3 qwen2 qwen3 qwen3_moe"""
 
 
 def test_every_family_has_cases():

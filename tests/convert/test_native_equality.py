@@ -1,6 +1,7 @@
 """The definition of correct: a native model and its conversion are the same function, forwards and backwards.
 
-Covers known failures B33-B36, B39, B56 and B67: head layouts, both RoPE forms, YaRN factors, tied heads, QK-norm kinds, fused projections.
+Covers known failures B33-B36, B39, B56 and B67: head layouts, both RoPE forms, YaRN factors, tied heads, kinds of QK-norm,
+fused projections.
 """
 
 import copy
@@ -46,7 +47,9 @@ def test_greedy_generation(family, name):
     ids = token_ids(2, 6)
     # Natively the keys of a dynamic cache are rotated by several bases once it grows beyond the original length.
     keywords = {"do_sample": False, "max_new_tokens": 2 if dynamic else 16}
-    expected = native.generate(ids, attention_mask=torch.ones_like(ids), **keywords)
+    # Of the native classes Phi-3 alone drops its cache where LongRoPE switches; the others mix two rotations.
+    caching = {"use_cache": family == "phi3" or "longrope" not in name}
+    expected = native.generate(ids, attention_mask=torch.ones_like(ids), **caching, **keywords)
     assert ours.generate(ids, attention_mask=torch.ones_like(ids), **keywords).tolist() == expected.tolist()
 
 
@@ -112,6 +115,7 @@ def test_converted_model_is_saved_and_loaded(family, name, tmp_path):
     native, ours = _pair(family, name)
     ours.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert all(torch.equal(tensor, loaded.state_dict()[key]) for key, tensor in ours.state_dict().items())
     ids = token_ids(1, 9)
-    assert torch.equal(loaded(input_ids=ids).logits, ours(input_ids=ids).logits)
+    assert (loaded(input_ids=ids).logits - ours(input_ids=ids).logits).abs().max().item() <= TOLERANCE
     assert as_plain_dict(to_native(loaded).config) == as_plain_dict(native.config)

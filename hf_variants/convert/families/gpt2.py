@@ -62,9 +62,7 @@ FAMILY = Family(
         rename("transformer.ln_f.*", "model.norm.*"),
         rename(_BLOCK + "ln_1.*", _OURS + "input_layernorm.*"),
         rename(_BLOCK + "ln_2.*", _OURS + "post_attention_layernorm.*"),
-        rearrange(
-            _BLOCK + "attn.c_attn.weight", tuple(name + "weight" for name in _QKV), Transpose(), Split(head_rows)
-        ),
+        rearrange(_BLOCK + "attn.c_attn.weight", tuple(name + "weight" for name in _QKV), Transpose(), Split(head_rows)),
         rearrange(_BLOCK + "attn.c_attn.bias", tuple(name + "bias" for name in _QKV), Split(head_rows)),
         *_transposed("attn.c_proj", "self_attn.o_proj"),
         *_transposed("mlp.c_fc", "mlp.up_proj"),

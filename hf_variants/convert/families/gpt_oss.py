@@ -31,9 +31,7 @@ FAMILY = Family(
     model_type="gpt_oss",
     config=[
         *MODERN_KEYS,
-        Always(
-            attention_sinks=True, router_bias=True, expert_bias=True, norm_topk_prob=True, norm_weight_in_fp32=True
-        ),
+        Always(attention_sinks=True, router_bias=True, expert_bias=True, norm_topk_prob=True, norm_weight_in_fp32=True),
         HeadDim(declared=True),
         all_biases(),
         Both(lambda native: {"swiglu_limit": native.swiglu_limit, "swiglu_alpha": native.swiglu_alpha}, _write_clamp),

@@ -9,11 +9,7 @@ _EXPERT_KEYS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "
 
 def _read_experts(native):
     def is_sparse(index):
-        return (
-            index not in native.mlp_only_layers
-            and native.num_experts > 0
-            and (index + 1) % native.decoder_sparse_step == 0
-        )
+        return index not in native.mlp_only_layers and native.num_experts > 0 and (index + 1) % native.decoder_sparse_step == 0
 
     kinds = ["sparse" if is_sparse(index) else "dense" for index in range(native.num_hidden_layers)]
     if "sparse" not in kinds:
