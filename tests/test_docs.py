@@ -1,0 +1,29 @@
+"""The generated pages of docs/ say what the code says."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def load_generator():
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["options.md", "rules.md"])
+def test_generated_page_is_up_to_date(name):
+    assert (DOCS / name).read_text(encoding="utf-8") == load_generator().PAGES[name](), "run: python docs/generate.py"
+
+
+def test_every_choice_and_rule_is_listed():
+    from hf_variants.modeling.config_rules import RULES
+    from hf_variants.modeling.vocabulary import CHOICES
+
+    options, rules = ((DOCS / name).read_text(encoding="utf-8") for name in ("options.md", "rules.md"))
+    assert all(f"`{choice}`" in options for choices in CHOICES.values() for choice in choices)
+    assert all(rule.name in rules for rule in RULES)
