@@ -12,6 +12,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .modeling import modeling_variants as models
+from .modeling.variants_base import AFTER_SAVE
 
 AUTO_CLASSES = {
     AutoModel: models.VariantsModel,
@@ -28,5 +29,14 @@ def register():
     AutoConfig.register(models.VariantsConfig.model_type, models.VariantsConfig, exist_ok=True)
     for auto_class, model_class in AUTO_CLASSES.items():
         auto_class.register(models.VariantsConfig, model_class, exist_ok=True)
+    if write_card not in AFTER_SAVE:
+        AFTER_SAVE.append(write_card)
     # the Trainer shifts labels under label smoothing for the causal models that this table names
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["variants"] = "VariantsForCausalLM"
+
+
+def write_card(model, directory, repo_id):
+    """`hub.write_card`, imported when a model is saved: `import hf_variants` stays light."""
+    from .hub import write_card as write
+
+    write(model, directory, repo_id)

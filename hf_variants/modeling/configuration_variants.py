@@ -230,6 +230,11 @@ class VariantsConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, *args, **kwargs)
         copy_room(__file__, save_directory)
 
+    def _upload_modified_files(self, working_dir, *args, **kwargs):
+        # transformers uploads from within save_pretrained
+        copy_room(__file__, working_dir)
+        return super()._upload_modified_files(working_dir, *args, **kwargs)
+
     # transformers standardises RoPE keys and warns; ours are standardised above and refused when wrong.
     def convert_rope_params_to_dict(self, **kwargs):
         return kwargs
@@ -242,6 +247,11 @@ class VariantsConfig(PreTrainedConfig):
 
     def validate_layer_type(self):
         return None
+
+    def validate(self):
+        # called by transformers when it saves; its own list of checks would run those that are switched off above
+        self.validate_output_attentions()
+        self.check()
 
     # ---- what is derived ----
     @property

@@ -13,10 +13,13 @@ from .grouped_attention import VariantsAttention
 from .latent_attention import VariantsLatentAttention
 from .room import copy_room
 
-# Callables run as f(model, directory) after a model has been saved: the package appends its model card here.
+# Callables run as f(model, directory, repo_id) once a model stands in a directory: the package appends its model card here.
+# repo_id is None where nothing is uploaded.
 AFTER_SAVE = []
 
-_HEADS = ("lm_head.", "score.", "qa_outputs.")
+# Task heads may start from random values; a language-model head is part of what was trained.
+_FRESH = ("score.", "qa_outputs.")
+_HEADS = ("lm_head.", *_FRESH)
 
 
 class VariantsPreTrainedModel(PreTrainedModel):
@@ -74,9 +77,20 @@ class VariantsPreTrainedModel(PreTrainedModel):
         is_main_process = kwargs.get("is_main_process", args[0] if args else True)
         super().save_pretrained(save_directory, *args, **kwargs)
         if is_main_process:
-            copy_room(__file__, save_directory)
-            for write in AFTER_SAVE:
-                write(self, save_directory)
+            self.complete_folder(save_directory)
+
+    def complete_folder(self, directory, repo_id=None):
+        """Write code and whatever `AFTER_SAVE` adds beside the weights; beside an adapter, which has no code, nothing."""
+        if getattr(self, "_hf_peft_config_loaded", False):
+            return
+        copy_room(__file__, directory)
+        for write in AFTER_SAVE:
+            write(self, directory, repo_id)
+
+    def _upload_modified_files(self, working_dir, repo_id, *args, **kwargs):
+        # transformers uploads from within save_pretrained, with a blank model card that it wrote over ours
+        self.complete_folder(working_dir, repo_id)
+        return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
@@ -84,19 +98,27 @@ class VariantsPreTrainedModel(PreTrainedModel):
 
         Raises:
             ValueError: for missing, unexpected or mis-shaped weights, or a file that cannot be read. A fresh task head (its
-                weights missing) stays allowed, as does a head that this class does not have. With
-                `output_loading_info=True` the model and the report are returned without judging them.
+                weights missing, or of another shape and `ignore_mismatched_sizes=True`) stays allowed, as does a head that
+                this class does not have. With `output_loading_info=True` the model and the report are returned without
+                judging them, unless shapes differ and `ignore_mismatched_sizes` is not set.
         """
         wants_info = kwargs.pop("output_loading_info", False)
+        # transformers' own error for mis-shaped weights names none of them, so it is kept from raising it
+        may_reshape = kwargs.pop("ignore_mismatched_sizes", False)
         refuse_tensor_parallel(cls, pretrained_model_name_or_path, kwargs)
         try:
-            model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path,
+                *args,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **kwargs,
+            )
         except Exception as error:
-            raise _readable(error, pretrained_model_name_or_path) from error
-        if wants_info:
-            return model, info
-        refuse_misfit(cls, pretrained_model_name_or_path, info)
-        return model
+            refuse_damaged(pretrained_model_name_or_path, error)
+            raise
+        refuse_misfit(cls, pretrained_model_name_or_path, info, may_reshape, only_shapes=wants_info)
+        return (model, info) if wants_info else model
 
     def init_continuous_batching(self, *args, **kwargs):
         """Refused: the paged cache knows neither latents nor score terms, and would drop them silently."""
@@ -110,32 +132,42 @@ class VariantsPreTrainedModel(PreTrainedModel):
         self.init_continuous_batching()
 
 
-def refuse_misfit(cls, source, info):
-    """Raise a ValueError that lists the weights of a checkpoint that do not fit `cls`."""
-    fresh = ("score.", "qa_outputs.")
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith(fresh))
-    unexpected = sorted(key for key in info["unexpected_keys"] if not key.startswith(_HEADS))
-    mismatched = sorted(str(key) for key in info["mismatched_keys"])
-    found = {"missing": missing, "unexpected": unexpected, "mis-shaped": mismatched}
+def refuse_misfit(cls, source, info, may_reshape=False, only_shapes=False):
+    """Raise a ValueError that lists the weights of a checkpoint that do not fit `cls`.
+
+    Args:
+        info: the loading report of transformers.
+        may_reshape: a task head of another shape is made anew.
+        only_shapes: missing and unexpected weights are left to the caller, who gets the report.
+    """
+    found = {
+        "missing": [key for key in info["missing_keys"] if not key.startswith(_FRESH)],
+        "unexpected": [key for key in info["unexpected_keys"] if not key.startswith(_HEADS)],
+    }
+    found = {} if only_shapes else found
+    found["mis-shaped"] = [
+        f"{key}: {tuple(stored)} in the file, {tuple(wanted)} by the config"
+        for key, stored, wanted in info["mismatched_keys"]
+        if not (may_reshape and (only_shapes or key.startswith(_FRESH)))
+    ]
     parts = [
-        f"{len(keys)} {name} ({', '.join(keys[:6])}{', ...' if len(keys) > 6 else ''})" for name, keys in found.items() if keys
+        f"{len(keys)} {name} ({', '.join(sorted(keys)[:6])}{', ...' if len(keys) > 6 else ''})"
+        for name, keys in found.items()
+        if keys
     ]
     if parts:
         raise ValueError(
-            f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Nothing was filled in "
-            "at random. Load it with the config it was saved with, convert it with hf_variants.convert.from_native, or pass "
-            "output_loading_info=True to take the model as it is together with this list"
+            f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Load it with the "
+            "config it was saved with, convert it with hf_variants.convert.from_native, or pass output_loading_info=True (for other "
+            "shapes ignore_mismatched_sizes=True too) to take the model with random values there, together with this list"
         )
 
 
-def _readable(error, source):
-    """A ValueError for an unreadable or mis-shaped file; any other error as it is."""
-    name, text = type(error).__name__, str(error)
-    if name == "SafetensorError" or "safetensors" in text.lower() and "invalid" in text.lower():
-        return ValueError(f"a weight file in {source!s} is truncated or damaged ({text}); fetch or convert it again")
-    if isinstance(error, RuntimeError) and ("mismatch" in text.lower() or "size" in text.lower()):
-        return ValueError(f"the weights in {source!s} do not have the shapes that the config asks for: {text}")
-    return error
+def refuse_damaged(source, error):
+    """Raise a ValueError where `error` says that a weight file cannot be read."""
+    text = str(error)
+    if type(error).__name__ == "SafetensorError" or "safetensors" in text.lower() and "invalid" in text.lower():
+        raise ValueError(f"a weight file in {source!s} is truncated or damaged ({text}); fetch or convert it again") from error
 
 
 def refuse_tensor_parallel(cls, source, kwargs):

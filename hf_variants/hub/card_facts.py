@@ -1,0 +1,124 @@
+"""What the card says: counted from the config, never measured or remembered.
+
+Notable here: toggles are compared with a config of the same shape, so that only decisions are listed; no path of the
+machine that saved the model is written.
+"""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import jinja2
+import transformers
+
+from ..analysis import count_parameters, describe
+from ..modeling.configuration_variants import VariantsConfig
+
+TEMPLATE = Path(__file__).with_name("card.jinja")
+# Class -> (Auto class, pipeline tag, parameters of its head beside the stack).
+HEADS = {
+    "VariantsModel": ("AutoModel", "feature-extraction", lambda c: 0),
+    "VariantsForCausalLM": ("AutoModelForCausalLM", "text-generation", None),
+    "VariantsForMaskedLM": ("AutoModelForMaskedLM", "fill-mask", None),
+    "VariantsForSequenceClassification": (
+        "AutoModelForSequenceClassification",
+        "text-classification",
+        lambda c: c.hidden_size * c.num_labels,
+    ),
+    "VariantsForTokenClassification": (
+        "AutoModelForTokenClassification",
+        "token-classification",
+        lambda c: (c.hidden_size + 1) * c.num_labels,
+    ),
+    "VariantsForQuestionAnswering": (
+        "AutoModelForQuestionAnswering",
+        "question-answering",
+        lambda c: (c.hidden_size + 1) * 2,
+    ),
+}
+_SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+# Shown in the table of layers, elsewhere on the card, or no choice of architecture.
+_ELSEWHERE = {
+    *("layer_types", "mlp_layer_types", "no_rope_layers", "native"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "use_cache", "output_router_logits"),
+}
+
+
+def card_facts(model, repo_id=None):
+    """dict with `title`, `section` (markdown), `pipeline_tag` and `base_model` (a repo id or None)."""
+    config = model.config
+    auto_class, pipeline_tag, _ = head_of(model)
+    base_model = repo_of_origin(config)
+    title = (repo_id or base_model or type(model).__name__).split("/")[-1]
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    section = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        auto_class=auto_class,
+        class_name=type(model).__name__,
+        is_causal=config.is_causal,
+        shape={name: getattr(config, name) for name in _SHAPE},
+        toggles=toggles_of(config),
+        layers=describe(config)["layers"],
+        parameters=parameters_of(model),
+        cache=describe(config)["kv_cache"],
+        quantization=quantization_of(config),
+        dtype=str(model.dtype).removeprefix("torch."),
+        native=(config.native or {}).get("model_type"),
+        base_model=base_model if base_model != repo_id else None,
+        repo=repo_id or "path/or/repo-id",
+        transformers_version=transformers.__version__,
+    )
+    return {
+        "title": title,
+        "section": section.strip(),
+        "pipeline_tag": pipeline_tag,
+        "base_model": base_model,
+    }
+
+
+def head_of(model):
+    """The entry of `HEADS` for a model; a subclass has that of the class it extends. Raises ValueError for others."""
+    for cls in type(model).__mro__:
+        if cls.__name__ in HEADS:
+            return HEADS[cls.__name__]
+    raise ValueError(f"{type(model).__name__} is no model of the family; known are {sorted(HEADS)}")
+
+
+def parameters_of(model):
+    """(total, active per token) of the model with its own head, from the config."""
+    counts, (_, _, head) = count_parameters(model.config), head_of(model)
+    change = 0 if head is None else head(model.config) - counts.parts.get("lm_head", 0)
+    return {"total": counts.total + change, "active": counts.active + change}
+
+
+def toggles_of(config):
+    """{key: value} of the config where it differs from a default config of the same shape."""
+    # the stand-in of 2 fits any other shape; where heads do not divide the width, every head_dim is a choice
+    reference = VariantsConfig(**{name: getattr(config, name) for name in _SHAPE}, head_dim=2)
+    quotient, rest = divmod(config.hidden_size, config.num_attention_heads)
+    reference.head_dim = None if rest else quotient
+    found = {}
+    for field in fields(VariantsConfig):
+        name = field.name
+        if name not in VariantsConfig.__annotations__ or name in _ELSEWHERE or name in _SHAPE:
+            continue
+        if getattr(config, name) != getattr(reference, name):
+            found[name] = getattr(config, name)
+    return found
+
+
+def quantization_of(config):
+    """`awq, 4 bits` or the like, or None."""
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        return None
+    given = given if isinstance(given, dict) else given.to_dict()
+    method = str(getattr(given.get("quant_method"), "value", given.get("quant_method")))
+    bits = given.get("bits") or (4 if given.get("load_in_4bit") else 8 if given.get("load_in_8bit") else None)
+    return f"{method}, {bits} bits" if bits else method
+
+
+def repo_of_origin(config):
+    """The repo id that the weights were loaded from, or None; a directory of this machine is no provenance for others."""
+    name = str(getattr(config, "_name_or_path", None) or "")
+    is_repo_id = re.fullmatch(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+", name) is not None
+    return name if is_repo_id and not Path(name).exists() else None
