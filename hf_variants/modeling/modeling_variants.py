@@ -7,7 +7,6 @@ however it is cut, and adds the routers' balance terms in training only; evaluat
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
     QuestionAnsweringModelOutput,
     SequenceClassifierOutputWithPast,
@@ -15,9 +14,10 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
 from .configuration_variants import VariantsConfig
+from .decoding import VariantsGenerationMixin
 from .losses import (
     IGNORE,
     DeferredLogits,
@@ -29,8 +29,11 @@ from .losses import (
     router_z_loss,
     share_of_step,
 )
+from .router_balance import add_up
 from .variants_base import VariantsPreTrainedModel
 from .variants_model import VariantsModel
+
+logger = logging.get_logger(__name__)
 
 
 class VariantsHeadModel(VariantsPreTrainedModel):
@@ -41,11 +44,19 @@ class VariantsHeadModel(VariantsPreTrainedModel):
         self.model = VariantsModel(config)
         coefs = {"aux_loss": config.router_aux_loss_coef, "z_loss": config.router_z_loss_coef}
         self.router_coefs = {name: coef for name, coef in coefs.items() if coef and config.has_experts}
+        self.router_sums = {}
 
-    def run(self, labelled, kwargs):
+    def run(self, labelled, num_items_in_batch, kwargs):
         """The stack's output, with router logits where a training loss needs them; kwargs are the forward's."""
-        if labelled and self.training and self.router_coefs:
-            kwargs = {**kwargs, "output_router_logits": True}
+        if self.training and self.router_coefs:
+            if labelled:
+                kwargs = {**kwargs, "output_router_logits": True}
+            elif num_items_in_batch is not None:
+                logger.warning_once(
+                    f"the Trainer keeps the labels to itself (label_smoothing_factor or compute_loss_func), so the loss lacks "
+                    f"{list(self.router_coefs)}: in compute_loss_func, add them from the output with output_router_logits=True, "
+                    "or balance by router_balance='bias'"
+                )
         return self.model(**kwargs)
 
     def router_terms(self, router_logits, attention_mask):
@@ -61,6 +72,7 @@ class VariantsHeadModel(VariantsPreTrainedModel):
             terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
         if "z_loss" in self.router_coefs:
             terms["z_loss"] = router_z_loss(router_logits, mask)
+        add_up(self.router_sums, terms)
         return terms
 
     def add_terms(self, loss, terms, count, num_items_in_batch):
@@ -95,19 +107,18 @@ class VariantsLanguageModel(VariantsHeadModel):
 
     def language_model(self, inputs, targets, logits_to_keep, skip_logits, num_items_in_batch):
         """Run stack, head and loss. targets: labels aligned with the positions, or None."""
-        outputs = self.run(targets is not None, inputs)
+        outputs = self.run(targets is not None, num_items_in_batch, inputs)
         hidden_states = outputs.last_hidden_state
         kept = slice_logits_to_keep(hidden_states, logits_to_keep)
         if skip_logits is None:
             skip_logits = self.training and targets is not None
         logits = DeferredLogits(kept, self.head) if skip_logits else self.head(kept)
-        loss, terms = None, {}
+        loss, terms = None, self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
         if targets is not None:
             whole = not skip_logits and kept.shape == hidden_states.shape
             states, head = (logits, nn.Identity()) if whole else (hidden_states, self.head)
             total, count = chunked_cross_entropy(states, targets, head, self.config.vocab_size)
             loss = mean_over_step(total, count, num_items_in_batch)
-            terms = self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
         return VariantsCausalLMOutput(
             loss=loss,
@@ -123,7 +134,7 @@ class VariantsLanguageModel(VariantsHeadModel):
         return inputs.get("output_router_logits", self.config.output_router_logits)
 
 
-class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
+class VariantsForCausalLM(VariantsLanguageModel, VariantsGenerationMixin):
     """The stack with a language-model head that predicts the next token."""
 
     def __init__(self, config):
@@ -147,7 +158,6 @@ class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        shift_labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VariantsCausalLMOutput:
         r"""Arguments of `VariantsModel.forward`, and:
@@ -159,7 +169,8 @@ class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
             skip_logits: leave logits to be computed when they are read. None: only in training with labels.
             num_items_in_batch: labelled tokens of the whole optimizer step; the Trainer gives it.
         """
-        targets = shift_labels
+        # not named in the signature: the Trainer would take it for a second set of labels that every batch must bring
+        targets = kwargs.pop("shift_labels", None)
         if targets is None and labels is not None:
             targets = next_token_labels(labels)
         inputs = dict(
@@ -172,32 +183,6 @@ class VariantsForCausalLM(VariantsLanguageModel, GenerationMixin):
             **kwargs,
         )
         return self.language_model(inputs, targets, logits_to_keep, skip_logits, num_items_in_batch)
-
-    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, position_ids=None, **kwargs):
-        """Masks of fixed shape for caches that are compiled: {layer type: boolean 4D mask}."""
-        sequence = self.model.reader.peek(inputs_embeds, attention_mask, position_ids, past_key_values)
-        return self.model.masks_of(sequence, past_key_values)
-
-    def prepare_inputs_for_generation(
-        self, input_ids, next_sequence_length=None, past_key_values=None, attention_mask=None, **kwargs
-    ):
-        """As transformers', and gives a compiled cache the whole row again where LongRoPE crosses its original length.
-
-        Other caches are recomputed inside the forward, which a compiled one must not branch on.
-        """
-        boundary = self.model.reader.boundary
-        if boundary is not None and past_key_values is not None and past_key_values.is_compileable:
-            lengths = torch.full((1,), input_ids.shape[1]) if attention_mask is None else attention_mask.sum(-1)
-            if past_key_values.get_seq_length() > 0 and bool((lengths == boundary + 1).any()):
-                past_key_values.reset()
-                next_sequence_length = None
-        return super().prepare_inputs_for_generation(
-            input_ids,
-            next_sequence_length=next_sequence_length,
-            past_key_values=past_key_values,
-            attention_mask=attention_mask,
-            **kwargs,
-        )
 
 
 class VariantsForMaskedLM(VariantsLanguageModel):
@@ -237,8 +222,8 @@ class VariantsForMaskedLM(VariantsLanguageModel):
 class VariantsTaskModel(VariantsHeadModel):
     """Shared body of the task heads."""
 
-    def task_forward(self, labelled, inputs):
-        outputs = self.run(labelled, inputs)
+    def task_forward(self, labelled, num_items_in_batch, inputs):
+        outputs = self.run(labelled, num_items_in_batch, inputs)
         return outputs, self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
 
     def classifier_dropout(self, config):
@@ -278,15 +263,14 @@ class VariantsForSequenceClassification(VariantsTaskModel):
             use_cache=use_cache,
             **kwargs,
         )
-        outputs, terms = self.task_forward(labels is not None, inputs)
+        outputs, terms = self.task_forward(labels is not None, num_items_in_batch, inputs)
         hidden_states = outputs.last_hidden_state
         index = self.pooled_index(input_ids, attention_mask, hidden_states)
         logits = self.score(hidden_states[torch.arange(hidden_states.shape[0], device=index.device), index])
         loss = None
         if labels is not None:
-            losses = self.losses_of(logits, labels.to(logits.device))
-            count = torch.tensor(losses.shape[0], device=losses.device)
-            loss = mean_over_step(losses.sum(), count, num_items_in_batch)
+            total, count = self.loss_of(logits, labels.to(logits.device))
+            loss = mean_over_step(total, count, num_items_in_batch)
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
         return SequenceClassifierOutputWithPast(
             loss=loss,
@@ -315,17 +299,27 @@ class VariantsForSequenceClassification(VariantsTaskModel):
             return torch.where(real, columns, 0).amax(dim=1)
         return torch.where(real, columns, length).amin(dim=1).clamp(max=length - 1)
 
-    def losses_of(self, logits, labels):
-        """One loss per row; the kind of problem is taken from the labels where the config does not say."""
+    def loss_of(self, logits, labels):
+        """Sum of the losses over the labels, and their number, as the Trainer counts them.
+
+        The kind of problem is taken from the labels where the config does not say.
+        """
         if self.config.problem_type is None:
             whole = not labels.dtype.is_floating_point
             single = "single_label_classification" if whole else "multi_label_classification"
             self.config.problem_type = "regression" if self.num_labels == 1 else single
-        if self.config.problem_type == "regression":
-            return (logits.squeeze(-1) - labels.to(logits.dtype)).square().reshape(logits.shape[0], -1).mean(-1)
         if self.config.problem_type == "single_label_classification":
-            return nn.functional.cross_entropy(logits.float(), labels.view(-1), reduction="none")
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(-1)
+            return chunked_cross_entropy(logits, labels.view(-1), nn.Identity(), self.num_labels)
+        scores, labels = logits.float().reshape(-1), labels.float().reshape(-1)
+        element = ELEMENT_LOSSES[self.config.problem_type]
+        return element(scores, labels, reduction="sum"), torch.tensor(labels.numel(), device=labels.device)
+
+
+# problem_type -> loss of one score
+ELEMENT_LOSSES = {
+    "regression": nn.functional.mse_loss,
+    "multi_label_classification": nn.functional.binary_cross_entropy_with_logits,
+}
 
 
 class VariantsForTokenClassification(VariantsTaskModel):
@@ -357,7 +351,7 @@ class VariantsForTokenClassification(VariantsTaskModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        outputs, terms = self.task_forward(labels is not None, inputs)
+        outputs, terms = self.task_forward(labels is not None, num_items_in_batch, inputs)
         logits = self.score(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:
@@ -398,7 +392,7 @@ class VariantsForQuestionAnswering(VariantsTaskModel):
             **kwargs,
         )
         labelled = start_positions is not None and end_positions is not None
-        outputs, terms = self.task_forward(labelled, inputs)
+        outputs, terms = self.task_forward(labelled, num_items_in_batch, inputs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         loss = None
         if labelled:

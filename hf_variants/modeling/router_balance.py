@@ -48,6 +48,14 @@ def record_load(router, indices, token_mask):
         router.load = router.load + load if same_place else load
 
 
+@torch.compiler.disable
+def add_up(sums, terms):
+    """Add scalar tensors and their number to `sums` ({name: (total, number)}), detached and without waiting for a device."""
+    for name, value in terms.items():
+        total, number = sums.get(name, (0.0, 0))
+        sums[name] = (total + value.detach(), number + 1)
+
+
 @torch.no_grad()
 def _after_step(optimizer, args, kwargs):
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
