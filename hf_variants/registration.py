@@ -13,6 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from .modeling import modeling_variants as models
 from .modeling.variants_base import AFTER_SAVE
+from .quantize.loading import register_awq
 
 AUTO_CLASSES = {
     AutoModel: models.VariantsModel,
@@ -29,6 +30,7 @@ def register():
     AutoConfig.register(models.VariantsConfig.model_type, models.VariantsConfig, exist_ok=True)
     for auto_class, model_class in AUTO_CLASSES.items():
         auto_class.register(models.VariantsConfig, model_class, exist_ok=True)
+    register_awq()
     if write_card not in AFTER_SAVE:
         AFTER_SAVE.append(write_card)
     # the Trainer shifts labels under label smoothing for the causal models that this table names

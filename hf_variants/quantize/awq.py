@@ -72,8 +72,8 @@ def quantize_awq(
     for plan, layer, layer_calls in zip(model.config.layer_plan(), layers, calls, strict=True):
         name = f"{prefix}.{plan.index}"
         sites = layer_sites(model.config, plan, name, layer, keep=frozenset(result.report.unquantized_modules))
-        statistics, output = _observe(working, name, layer, sites, hidden, layer_calls)
-        entry = {"name": name, "sites": []}
+        statistics, output, largest = _observe(working, name, layer, sites, hidden, layer_calls)
+        entry = {"name": name, "sites": [], "largest_output": largest}
         starved = _starved_experts(result.report, statistics, min_expert_tokens)
         for site in sites.sites:
             entry["sites"].append(_smooth(working, site, statistics, starved, result))
@@ -135,7 +135,7 @@ def _prepare(model, method, bits, group_size, leave_unquantized, dtype):
 
 @torch.no_grad()
 def _observe(model, name, layer, sites, hidden, calls):
-    """Statistics of every quantised Linear's input (one object per distinct input), and the layer's output."""
+    """Statistics of every quantised Linear's input (one object per distinct input), the layer's output, its largest value."""
     groups = [group for site in sites.sites for group in site.readers]
     covered = {linear for group in groups for linear in group}
     groups += [(linear,) for linear in sites.linears if linear not in covered]
@@ -153,9 +153,10 @@ def _observe(model, name, layer, sites, hidden, calls):
     for linear, collected in statistics.items():
         if not collected.is_finite():
             raise ValueError(f"calibration gives NaN or infinite inputs to {linear}; the full-precision model overflows there")
-    if not all(torch.isfinite(states).all() for states in output):
+    largest = max(float(states.abs().amax()) for states in output)
+    if not largest < float("inf"):
         raise ValueError(f"calibration gives NaN or infinite outputs of {name}; the full-precision model overflows there")
-    return statistics, output
+    return statistics, output, largest
 
 
 def _starved_experts(report, statistics, minimum):
@@ -240,6 +241,9 @@ def _finish(result, names):
         raise AssertionError(f"these matrices would stay dense silently: {missing[:5]}")
     if report.starved_experts:
         report.warnings.append(f"{len(report.starved_experts)} experts saw too few calibration tokens and were rounded to nearest")
+    overflowing = [entry["name"] for entry in report.layers if entry.get("largest_output", 0.0) > _FP16_MAX]
+    if overflowing:
+        report.warnings.append(f"outputs of {overflowing} exceed float16; load the checkpoint in bfloat16 or float32")
     for text in report.warnings:
         logger.warning(text)
     result.round_to_storage()

@@ -59,7 +59,10 @@ class QuantizedModel:
     @torch.no_grad()
     def round_to_storage(self):
         """Round what stays dense to its storage dtype, still held in float32."""
+        coded = {f"{name}.weight" for name in self.codes}
         for name, parameter in self.model.named_parameters():
+            if name in coded:
+                continue
             parameter.copy_(parameter.to(self.dtypes.get(name, torch.float32)).float())
 
     def pack(self):
