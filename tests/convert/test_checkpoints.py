@@ -48,8 +48,8 @@ def test_dtype_is_kept_or_chosen(tmp_path):
     native.model.layers[1].mlp.gate.e_score_correction_bias.data = torch.randn(8)
     ours = from_native(native)
     dtypes = {name: tensor.dtype for name, tensor in ours.state_dict().items()}
-    assert dtypes.pop(bias.replace("1.mlp", "2.mlp")) == torch.bfloat16
-    assert dtypes.pop(bias) == torch.float32
+    assert {dtypes.pop(bias), dtypes.pop(bias.replace("1.mlp", "2.mlp"))} == {torch.float32}
+    assert torch.equal(ours.state_dict()[bias], native.state_dict()[bias])
     assert set(dtypes.values()) == {torch.bfloat16}
     assert ours.config.dtype == torch.bfloat16
     native.save_pretrained(tmp_path)
@@ -138,7 +138,7 @@ def test_extra_tensors_are_named(tmp_path):
 def test_misshaped_tensors_are_refused(tmp_path):
     native_model("llama", "plain").save_pretrained(tmp_path)
     _rewrite(tmp_path, lambda state: state.update({"model.norm.weight": torch.ones(7)}))
-    with pytest.raises((ValueError, RuntimeError), match="model.norm.weight"):
+    with pytest.raises(ValueError, match=r"mismatched: .*model\.norm\.weight"):
         from_native(tmp_path)
 
 
