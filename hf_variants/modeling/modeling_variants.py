@@ -18,7 +18,9 @@ from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
 from .configuration_variants import VariantsConfig
 from .decoding import VariantsGenerationMixin
+from .linear_cross_entropy import LinearCrossEntropy, is_plain_linear
 from .losses import (
+    CHUNK_ELEMENTS,
     IGNORE,
     DeferredLogits,
     VariantsCausalLMOutput,
@@ -117,7 +119,7 @@ class VariantsLanguageModel(VariantsHeadModel):
         if targets is not None:
             whole = not skip_logits and kept.shape == hidden_states.shape
             states, head = (logits, nn.Identity()) if whole else (hidden_states, self.head)
-            total, count = chunked_cross_entropy(states, targets, head, self.config.vocab_size)
+            total, count = self.summed_loss(states, targets, head)
             loss = mean_over_step(total, count, num_items_in_batch)
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
         return VariantsCausalLMOutput(
@@ -129,6 +131,17 @@ class VariantsLanguageModel(VariantsHeadModel):
             router_logits=outputs.router_logits if self._shows_router_logits(inputs) else None,
             **terms,
         )
+
+    def summed_loss(self, states, targets, head):
+        """Summed cross-entropy over the labelled tokens, and their number; fused with a head that is a plain linear layer."""
+        fused = head == self.head and torch.is_grad_enabled() and is_plain_linear(self.lm_head)
+        if not fused:
+            return chunked_cross_entropy(states, targets, head, self.config.vocab_size)
+        states, targets = states.flatten(0, -2), targets.flatten().to(states.device)
+        config, rows = self.config, max(1, CHUNK_ELEMENTS // self.config.vocab_size)
+        weights = (self.lm_head.weight, self.lm_head.bias)
+        options = (config.logits_scaling, config.final_logit_softcapping, rows)
+        return LinearCrossEntropy.apply(states, *weights, targets, *options), (targets != IGNORE).sum()
 
     def _shows_router_logits(self, inputs):
         return inputs.get("output_router_logits", self.config.output_router_logits)

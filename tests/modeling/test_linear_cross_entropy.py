@@ -1,0 +1,71 @@
+"""The fused loss of a linear head equals the plain one, in value and in every gradient, whatever the chunk."""
+
+import pytest
+import torch
+
+from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants.modeling import modeling_variants
+from hf_variants.modeling.linear_cross_entropy import LinearCrossEntropy, is_plain_linear
+
+VOCABULARY = 97
+HEADS = {
+    "untied": {},
+    "tied": {"tie_word_embeddings": True},
+    "biased, capped and scaled": {"lm_head_bias": True, "final_logit_softcapping": 3.0, "logits_scaling": 2.0},
+}
+
+
+def build(**toggles):
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = VariantsForCausalLM(VariantsConfig(**shape, **toggles)).train()
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("name", HEADS)
+def test_equals_plain_cross_entropy(name, rows, monkeypatch):
+    monkeypatch.setattr(modeling_variants, "CHUNK_ELEMENTS", VOCABULARY * rows)
+    model = build(**HEADS[name])
+    ids = torch.randint(0, VOCABULARY, (3, 20))
+    labels = ids.clone()
+    labels[0, :9] = -100
+    loss = model(ids, labels=labels).loss
+    loss.backward()
+    grads = {key: parameter.grad.clone() for key, parameter in model.named_parameters()}
+    model.zero_grad()
+    logits = model(ids).logits
+    plain = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    plain.backward()
+    assert abs(loss.item() - plain.item()) < 1e-5
+    for key, parameter in model.named_parameters():
+        assert (grads[key] - parameter.grad).abs().max() < 1e-6, key
+
+
+def test_takes_the_general_way_for_a_head_that_is_more_than_linear():
+    model = build()
+    assert is_plain_linear(model.lm_head)
+    model.lm_head.register_forward_hook(lambda module, args, out: out * 2)
+    assert not is_plain_linear(model.lm_head)
+    ids = torch.randint(0, VOCABULARY, (2, 12))
+    loss = model(ids, labels=ids).loss
+    plain = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert abs(loss.item() - plain.item()) < 1e-5
+
+
+def test_gradients_are_those_of_finite_differences():
+    torch.manual_seed(0)
+    states, weight, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((5, 4), (6, 4), (6,)))
+    targets = torch.tensor([0, 5, -100, 2, 3])
+    leaves = [tensor.requires_grad_() for tensor in (states, weight, bias)]
+    LinearCrossEntropy.apply(*leaves, targets, 2.0, 3.0, 2).backward()
+    for tensor in leaves:
+        index = (1,) * tensor.dim()
+        moved = []
+        for step in (1e-2, -1e-2):
+            with torch.no_grad():
+                tensor[index] += step
+                moved.append(LinearCrossEntropy.apply(*leaves, targets, 2.0, 3.0, 2).item())
+                tensor[index] -= step
+        assert abs((moved[0] - moved[1]) / 2e-2 - tensor.grad[index].item()) < 1e-3
