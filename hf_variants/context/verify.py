@@ -79,7 +79,8 @@ def measured_rotation(rotary, length):
     output."""
     device = next(rotary.buffers()).device
     position = torch.ones(1, 1, dtype=torch.long, device=device)
-    cos, sin = rotary(position, torch.full_like(position, length), torch.float32)
+    lengths = dict.fromkeys(("prompt", "current"), torch.full_like(position, length))
+    cos, sin = rotary(position, lengths, torch.float32)
     cos, sin = (part.double().cpu().numpy().reshape(-1) for part in (cos, sin))
     return np.arctan2(sin, cos), float(np.hypot(cos, sin).mean())
 
