@@ -8,6 +8,7 @@ from transformers.utils.output_capturing import OutputRecorder
 from .attention_scores import ATTENTION_FUNCTIONS
 from .blocks import VariantsDecoderLayer
 from .configuration_variants import VariantsConfig
+from .expert_loading import experts_split
 from .experts import VariantsTopKRouter
 from .grouped_attention import VariantsAttention
 from .latent_attention import VariantsLatentAttention
@@ -92,6 +93,11 @@ class VariantsPreTrainedModel(PreTrainedModel):
         self.complete_folder(working_dir, repo_id)
         return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
+    @staticmethod
+    def _load_pretrained_model(model, state_dict, checkpoint_files, load_config, *args, **kwargs):
+        with experts_split(model, load_config) as ready:
+            return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, ready, *args, **kwargs)
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """As transformers', but a checkpoint that does not fit is an error instead of random weights and a log line.
@@ -158,8 +164,8 @@ def refuse_misfit(cls, source, info, may_reshape=False, only_shapes=False):
     if parts:
         raise ValueError(
             f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Load it with the "
-            "config it was saved with, convert it with hf_variants.convert.from_native, or pass output_loading_info=True (for other "
-            "shapes ignore_mismatched_sizes=True too) to take the model with random values there, together with this list"
+            "config it was saved with, or convert it with hf_variants.convert.from_native. To take the model with random "
+            "values there, pass output_loading_info=True (and ignore_mismatched_sizes=True where shapes differ)"
         )
 
 
