@@ -1,7 +1,7 @@
 """Cross-entropy of a linear head, fused with it: gradients are taken while a chunk of logits is at hand.
 
-Notable here: the logits of a chunk are made once, turned into the loss and into the gradients of states and head, and dropped; no
-pass recomputes them and none holds more than a chunk (the idea of Liger Kernel, arXiv:2410.10989 §3.2). The backward pass
+Notable here: the logits of a chunk are made once, turned into the loss and into the gradients of states and head, and dropped;
+no pass recomputes them and none holds more than a chunk (the idea of Liger Kernel, arXiv:2410.10989 §3.2). The backward pass
 only multiplies by the incoming gradient. Heads that are more than a plain `nn.Linear` take the general way of `losses.py`.
 """
 
