@@ -76,8 +76,7 @@ def token_losses(model, ids, batch_size=1):
             logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
             # Row by row: fp32 logits of a whole batch may be larger than the model.
             rows = [
-                cross_entropy(row.float(), target, reduction="none")
-                for row, target in zip(logits, batch[:, 1:], strict=True)
+                cross_entropy(row.float(), target, reduction="none") for row, target in zip(logits, batch[:, 1:], strict=True)
             ]
             parts.append(torch.stack(rows).double().cpu())
     finally:

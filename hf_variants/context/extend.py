@@ -32,6 +32,7 @@ def extend_context(spec, announce=print):
             output_dir holds a run of other settings.
     """
     check_trainer_section(spec.trainer)
+    _check_plan(spec)
     train_texts, eval_texts = train_and_eval_documents(spec.data)
     texts = {"train": documents_fingerprint(train_texts), "eval": documents_fingerprint(eval_texts)}
     return run_stage(
@@ -60,7 +61,6 @@ def _extend(spec, train_texts, eval_texts, texts, announce):
     model, tokenizer = open_checkpoint(spec.model_path, spec.dtype)
     before = model.config
     config = scale_rope(before, spec.method, spec.factor, spec.layers, spec.force, **spec.options)
-    _check_lengths(spec, before, config)
     ids = held_out_rows(eval_texts, tokenizer, config.max_position_embeddings, spec.max_tokens)
     announce(f"context: measuring {', '.join(spec.compare)} on {len(ids)} held-out rows of {ids.shape[1]:,} tokens")
     measured = _measure_once(spec, model, ids, texts, announce)
@@ -114,7 +114,19 @@ def _full_rows(documents, length):
             yield ids[begin : begin + length]
 
 
-def _check_lengths(spec, before, config):
+def _check_plan(spec):
+    """Refuse what the config alone shows to be impossible, before the output directory is claimed. Raises
+    ValueError.""" from transformers import AutoConfig
+
+    try:
+        before = AutoConfig.from_pretrained(spec.model_path)
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"model_path={spec.model_path!r} holds no model: {reason}") from None
+    config = scale_rope(before, spec.method, spec.factor, spec.layers, spec.force, **spec.options)
+    for method in spec.compare:
+        options = spec.options if method == spec.method else {}
+        scale_rope(before, method, spec.factor, spec.layers, spec.force, **options)
     length, original = spec.data.sequence_length, before.max_position_embeddings
     limit = config.max_position_embeddings
     if spec.training().trainer.get("max_steps") != 0 and not original < length <= limit:

@@ -77,9 +77,7 @@ def _yarn_attention_factor(rope):
 
 
 def _llama3(rope, dim, length):
-    original, low, high = (
-        rope[key] for key in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
-    )
+    original, low, high = (rope[key] for key in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"))
     frequencies = []
     for frequency in _geometric(rope["rope_theta"], dim):
         turns = original * frequency / (2 * math.pi)

@@ -82,9 +82,7 @@ def _check_request(config, method, factor, layers):
     if method not in METHODS:
         raise ValueError(f"method={method!r} is unknown{nearest(method, METHODS)}; choose from {list(METHODS)}")
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor < float("inf"):
-        raise ValueError(
-            f"factor={factor!r} must be a number of at least 1: it says how many times longer the context is"
-        )
+        raise ValueError(f"factor={factor!r} must be a number of at least 1: it says how many times longer the context is")
     if layers not in (None, "full_attention", "all"):
         raise ValueError(f"layers={layers!r} is unknown; choose from [None, 'full_attention', 'all']")
 
@@ -104,14 +102,10 @@ def _check_options(method, options):
     known = [key for key in (*required, *optional) if key not in ("factor", "original_max_position_embeddings")]
     for key in options:
         if key not in known:
-            raise ValueError(
-                f"option {key!r} has no effect with method={method!r}{nearest(key, known)}; it takes {known}"
-            )
+            raise ValueError(f"option {key!r} has no effect with method={method!r}{nearest(key, known)}; it takes {known}")
     missing = [key for key in required if key != "factor" and key not in options]
     if missing:
-        raise ValueError(
-            f"method={method!r} needs the options {missing}, one factor per rotary frequency, from a search"
-        )
+        raise ValueError(f"method={method!r} needs the options {missing}, one factor per rotary frequency, from a search")
 
 
 def _chosen_keys(config, layers):

@@ -1,0 +1,114 @@
+"""`extend_context` measures, scales, fine-tunes and saves; and it continues, skips and refuses as it should."""
+
+import json
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants.context import ExtendSpec, extend_context
+from hf_variants.training.specs import DataSpec, TokenizerSpec
+from hf_variants.training.tokenizer import train_tokenizer
+
+WORDS = (
+    "in the beginning god created heaven and earth light was upon face of deep waters spirit moved said let there be".split()
+)
+
+
+def text(number, length=700):
+    return " ".join(WORDS[(number * 7 + index * index) % len(WORDS)] for index in range(length))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A tiny checkpoint of 32 tokens of context, its documents, and where to write."""
+    documents = [text(number) for number in range(6)]
+    (tmp_path / "text.txt").write_text("\n\n".join(documents))
+    tokenizer = train_tokenizer(documents, TokenizerSpec(vocab_size=300))
+    config = VariantsConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    VariantsForCausalLM(config).save_pretrained(tmp_path / "short")
+    tokenizer.save_pretrained(tmp_path / "short")
+    return tmp_path
+
+
+def spec_of(folder, **keys):
+    trainer = {"max_steps": 3, "per_device_train_batch_size": 2, "eval_steps": 3, "save_steps": 2, "disable_tqdm": True}
+    defaults = {
+        "model_path": str(folder / "short"),
+        "output_dir": str(folder / "long"),
+        "data": DataSpec(source=str(folder / "text.txt"), sequence_length=128, eval_fraction=0.3),
+        "compare": ["none", "yarn"],
+        "trainer": {**trainer, "use_cpu": True},
+        "position_buckets": 4,
+        "max_tokens": 512,
+    }
+    return ExtendSpec(**{**defaults, **keys})
+
+
+def quiet(_):
+    pass
+
+
+def test_extension_from_checkpoint_to_checkpoint(checkpoint):
+    lines = []
+    result = extend_context(spec_of(checkpoint), lines.append)
+    assert (result["context_before"], result["context_after"], result["eval_rows"]) == (32, 128, 4)
+    assert [bucket["end"] for bucket in result["after"]] == [32, 64, 96, 128]
+    assert set(result["before"]) == {"none", "yarn"} and result["verification"]["ok"]
+    assert result["training"]["steps"] == 3
+    assert result["after"][-1]["loss"] < result["before"]["yarn"][-1]["loss"]
+    assert any("frequencies changed" in line for line in lines)
+    assert json.loads((checkpoint / "long" / "extension.json").read_text()) == result
+    config = AutoConfig.from_pretrained(checkpoint / "long")
+    assert config.rope_parameters["rope_type"] == "yarn" and config.max_position_embeddings == 128
+    model = AutoModelForCausalLM.from_pretrained(checkpoint / "long")
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint / "long")
+    assert model.generate(**tokenizer("in the", return_tensors="pt"), max_new_tokens=4).shape[0] == 1
+    lines.clear()
+    assert extend_context(spec_of(checkpoint), lines.append) == result
+    assert len(lines) == 1 and "already finished" in lines[0]
+    with pytest.raises(ValueError, match="method: yarn -> linear"):
+        extend_context(spec_of(checkpoint, method="linear"), quiet)
+
+
+def test_no_steps_only_rescales(checkpoint):
+    result = extend_context(spec_of(checkpoint, method="ntk", trainer={"max_steps": 0}), quiet)
+    assert result["training"] is None
+    assert AutoConfig.from_pretrained(checkpoint / "long").rope_parameters["factor"] == 4.0
+
+
+def test_an_interrupted_extension_keeps_its_measurements(checkpoint, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_variants.context.extend._train_or_save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extend_context(spec_of(checkpoint), quiet)
+    lines = []
+    extend_context(spec_of(checkpoint), lines.append)
+    assert any(line.startswith("compare: already finished") for line in lines)
+
+
+def test_bad_requests_are_refused_before_training(checkpoint):
+    with pytest.raises(ValueError, match="sequence_length=32 must lie in \\(32, 128\\]"):
+        data = DataSpec(source=str(checkpoint / "text.txt"), sequence_length=32, eval_fraction=0.3)
+        extend_context(spec_of(checkpoint, data=data), quiet)
+    with pytest.raises(ValueError, match="method='longrope' needs the options"):
+        extend_context(spec_of(checkpoint, compare=["longrope"]), quiet)
+    assert not (checkpoint / "long").exists()
+    with pytest.raises(ValueError, match="no held-out document has 3200 tokens"):
+        extend_context(spec_of(checkpoint, factor=100.0, output_dir=str(checkpoint / "a")), quiet)
+    with pytest.raises(ValueError, match="trainer.max_step'"):
+        extend_context(spec_of(checkpoint, trainer={"max_step": 1}), quiet)
+    with pytest.raises(ValueError, match="holds no model"):
+        extend_context(spec_of(checkpoint, model_path=str(checkpoint / "missing"), output_dir=str(checkpoint / "b")), quiet)
