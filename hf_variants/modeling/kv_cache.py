@@ -66,18 +66,20 @@ def write_record(cache, num_layers, record, history=None):
     return _as_record(keys)
 
 
+def can_record(cache):
+    """Whether `cache` can hold a record: sliding static layers alone do not know the longest row they can serve."""
+    static = [layer for layer in cache.layers if isinstance(layer, StaticLayer)] if cache is not None else []
+    return not static or not all(layer.is_sliding for layer in static)
+
+
 def _new_record_layer(cache):
-    lengths = [layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer)]
-    if not lengths:
-        return DynamicLayer()
-    # sliding static layers hold less than the cache was made for; the longest row they can serve is unknown to them
-    full = [layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer) and not layer.is_sliding]
-    if not full:
+    if not can_record(cache):
         raise ValueError(
-            "a StaticCache of sliding layers alone cannot record the tokens that packed prompts and the rope types "
-            "'dynamic' and 'longrope' need; use a DynamicCache"
+            "a StaticCache of sliding layers alone cannot record the tokens that packed prompts and the rope types 'dynamic' and "
+            "'longrope' need; use a DynamicCache"
         )
-    return StaticLayer(max_cache_len=max(full))
+    full = [layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer) and not layer.is_sliding]
+    return StaticLayer(max_cache_len=max(full)) if full else DynamicLayer()
 
 
 class WindowOfOneLayer(DynamicSlidingWindowLayer):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from transformers.utils.import_utils import is_tracing
 
-from .kv_cache import TokenRecord, read_history, read_record, write_record
+from .kv_cache import TokenRecord, can_record, read_history, read_record, write_record
 from .masks import document_lengths, documents_of, needs_padding
 
 
@@ -41,8 +41,11 @@ class SequenceReader:
     def __init__(self, num_layers, follows_length, boundary):
         self.num_layers, self.follows_length, self.boundary = num_layers, follows_length, boundary
 
-    def read(self, inputs_embeds, attention_mask, position_ids, cache):
-        """The `Sequence` of a batch; writes what `cache` has to remember. attention_mask: 2D [B, seen] or None."""
+    def read(self, inputs_embeds, attention_mask, position_ids, cache, masks_given=False):
+        """The `Sequence` of a batch; writes what `cache` has to remember.
+
+        attention_mask: 2D [B, seen] or None. masks_given: whether the caller has made the masks of the layers already.
+        """
         batch, q_len = inputs_embeds.shape[:2]
         given = position_ids is not None
         past = cache.get_seq_length() if cache is not None else 0
@@ -54,7 +57,8 @@ class SequenceReader:
         if self._must_restart(record, position_ids, visible):
             inputs_embeds, position_ids, visible = self._rewind(cache, record, inputs_embeds, position_ids, visible)
             record, padding = None, needs_padding(visible)
-        if record is None and not self.follows_length and not is_packed(given, position_ids, visible):
+        packed = is_packed(given, position_ids, visible) and not (masks_given and not can_record(cache))
+        if record is None and not self.follows_length and not packed:
             return Sequence(inputs_embeds, position_ids, padding, None, None, None)
         lengths = self._lengths(record, position_ids, visible)
         if cache is not None:
@@ -70,21 +74,43 @@ class SequenceReader:
         return Sequence(inputs_embeds, position_ids, padding, documents, seen, lengths)
 
     def peek(self, inputs_embeds, attention_mask, position_ids, cache):
-        """As `read`, for building masks ahead of a call: nothing is written, and lengths are left out."""
+        """As `read`, for building masks ahead of a call: nothing is written, and lengths are left out.
+
+        position_ids: of the new tokens, or of the whole row, [B or 1, tokens seen so far]; the cache's record goes before it.
+        """
         batch, q_len = inputs_embeds.shape[:2]
         past = cache.get_seq_length() if cache is not None else 0
-        padding = needs_padding(attention_mask)
+        padding, whole = needs_padding(attention_mask), position_ids
+        position_ids = None if whole is None else whole[:, -q_len:]
         position_ids = resolve_positions(position_ids, padding, past, batch, q_len, inputs_embeds.device)
-        record = read_record(cache, self.num_layers)
-        if record is None:
-            return Sequence(inputs_embeds, position_ids, padding, None, None, None)
         visible = _new_columns(padding, batch, q_len, inputs_embeds.device)
-        positions, visible = (
-            insert_columns(*pair, past) for pair in ((record.positions, position_ids), (record.visible, visible))
-        )
+        record = read_record(cache, self.num_layers)
+        if record is not None:
+            pairs = (record.positions, position_ids), (record.visible, visible)
+            positions, visible = (insert_columns(*pair, past) for pair in pairs)
+        elif whole is not None and whole.shape[1] == past + q_len:
+            positions = whole.to(inputs_embeds.device).expand(batch, -1)
+            visible = _new_columns(padding, *positions.shape, inputs_embeds.device)
+        else:
+            return Sequence(inputs_embeds, position_ids, padding, None, None, None)
         documents = documents_of(positions, visible.bool())
         documents = documents if bool(documents.any()) else None
         return Sequence(inputs_embeds, position_ids, padding, documents, positions, None)
+
+    def restart(self, inputs_embeds, attention_mask, position_ids, cache):
+        """The embeddings of the whole row [B, seen + T, H], `cache` emptied, where `read` would recompute it; else None.
+
+        Arguments as `peek`.
+        """
+        batch, q_len = inputs_embeds.shape[:2]
+        past, padding = cache.get_seq_length(), needs_padding(attention_mask)
+        position_ids = None if position_ids is None else position_ids[:, -q_len:]
+        position_ids = resolve_positions(position_ids, padding, past, batch, q_len, inputs_embeds.device)
+        visible = _new_columns(padding, batch, q_len, inputs_embeds.device)
+        record = read_record(cache, self.num_layers)
+        if not self._must_restart(record, position_ids, visible):
+            return None
+        return self._rewind(cache, record, inputs_embeds, position_ids, visible)[0]
 
     def _lengths(self, record, position_ids, visible):
         new = document_lengths(position_ids, documents_of(position_ids, visible), visible)

@@ -96,9 +96,11 @@ class VariantsModel(VariantsPreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         cache, q_len = fit_cache(past_key_values, self.config.sliding_window), embeds.shape[1]
         two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
-        sequence = self.reader.read(embeds, attention_mask if two_dimensional else None, position_ids, cache)
+        padding = attention_mask if two_dimensional else None
+        given = attention_mask is not None and not two_dimensional
+        sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)
         self._check_table(sequence.position_ids)
-        ready_made = attention_mask if sequence.inputs_embeds.shape[1] == q_len and not two_dimensional else None
+        ready_made = attention_mask if given and sequence.inputs_embeds.shape[1] == q_len else None
         masks = self.masks_of(sequence, cache, ready_made)
         angles = self.angles_of(sequence)
         biases = self.biases_of(sequence, cache)
