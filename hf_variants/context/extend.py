@@ -115,8 +115,8 @@ def _full_rows(documents, length):
 
 
 def _check_plan(spec):
-    """Refuse what the config alone shows to be impossible, before the output directory is claimed. Raises
-    ValueError.""" from transformers import AutoConfig
+    """Raise a ValueError for what the config alone shows to be impossible, before the output directory is claimed."""
+    from transformers import AutoConfig
 
     try:
         before = AutoConfig.from_pretrained(spec.model_path)
@@ -186,9 +186,7 @@ def _check_saved(output_dir, config):
     saved = AutoConfig.from_pretrained(output_dir)
     for name in ("rope_parameters", "max_position_embeddings"):
         if getattr(saved, name) != getattr(config, name):
-            raise ValueError(
-                f"{output_dir} was saved with {name}={getattr(saved, name)} instead of {getattr(config, name)}"
-            )
+            raise ValueError(f"{output_dir} was saved with {name}={getattr(saved, name)} instead of {getattr(config, name)}")
 
 
 def _announce_verification(report, announce):
