@@ -13,9 +13,7 @@ from ..training.spec_parsing import describe_keys, load_spec
 Config = Annotated[str | None, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", help="Keys of the recipe, also as --key value; dots reach into sections."
-    ),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the recipe, also as --key value; dots reach into sections."),
 ]
 SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 

@@ -30,9 +30,7 @@ def unigram_perplexity(train_counts, eval_counts):
     """
     train_counts, eval_counts = np.asarray(train_counts, dtype=np.float64), np.asarray(eval_counts, dtype=np.float64)
     if train_counts.shape != eval_counts.shape:
-        raise ValueError(
-            f"train_counts {train_counts.shape} and eval_counts {eval_counts.shape} must have equal shapes"
-        )
+        raise ValueError(f"train_counts {train_counts.shape} and eval_counts {eval_counts.shape} must have equal shapes")
     if eval_counts.sum() == 0:
         raise ValueError("eval_counts holds no token, so there is nothing to predict")
     log_probability = np.log(train_counts + 1) - math.log(train_counts.sum() + len(train_counts))

@@ -107,9 +107,7 @@ def check_window(model, window, stride):
         raise ValueError(f"window={window} must be at least 2 (one token to read, one to predict)")
     stride = window - 1 if stride is None else stride
     if not 1 <= stride < window:
-        raise ValueError(
-            f"stride={stride} must lie in [1, {window - 1}]: windows of {window} share at least one token"
-        )
+        raise ValueError(f"stride={stride} must lie in [1, {window - 1}]: windows of {window} share at least one token")
     return window, stride
 
 

@@ -54,7 +54,5 @@ def check_generation_section(section):
     known = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
     for key in section:
         if key not in known:
-            raise ValueError(
-                f"unknown key 'generation.{key}'{nearest(key, known)}; it takes the names of GenerationConfig"
-            )
+            raise ValueError(f"unknown key 'generation.{key}'{nearest(key, known)}; it takes the names of GenerationConfig")
     return section

@@ -1,9 +1,9 @@
 """The keys of every job beside pretraining, as dataclasses; see `training.specs` for the sections they share."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from ..context.extend_spec import ExtendSpec
 from ..training.spec_parsing import key
 from ..training.specs import DataSpec, TrainingSpec
 
@@ -44,24 +44,6 @@ class GenerateSpec:
 
 
 @dataclass
-class ExtendSpec:
-    """A longer context: compare scaling methods without training, then fine-tune with one of them."""
-
-    model_path: str = key("checkpoint to extend")
-    output_dir: str = key("directory of the extended checkpoint")
-    data: DataSpec = key("documents; data.sequence_length is the length of fine-tuning", factory=DataSpec)
-    factor: float = key("the context becomes this many times longer", 4.0)
-    method: Literal["linear", "ntk", "dynamic", "yarn", "none"] = key("scaling to fine-tune and save with", "yarn")
-    compare: list[str] = key("methods measured before any training", factory=lambda: ["none", "linear", "ntk", "yarn"])
-    trainer: dict = key("transformers TrainingArguments of the fine-tuning", factory=dict)
-    position_buckets: int = key("ranges of positions in which perplexity is measured", 8)
-    max_tokens: int | None = key("held-out tokens per measurement", 65536)
-    seed: int = key("seed of the data order", 0)
-    dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
-    overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
-
-
-@dataclass
 class QuantizeSpec:
     """4-bit weights: AWQ (activation-aware) or plain rounding, in a format that from_pretrained reads."""
 
@@ -78,15 +60,15 @@ class QuantizeSpec:
 
 @dataclass
 class QuickstartSpec:
-    """The whole job: pretrain, evaluate, extend, quantize, generate, report."""
+    """The whole job: pretrain, evaluate, extend, quantize, generate, report.
+
+    Each section holds keys of its command, and may name a recipe to start from: {config: recipes/pretrain.yaml, ...}.
+    """
 
     output: str = key("directory of the run", "runs/quickstart")
     pretrain: dict = key("keys of the pretrain command", factory=dict)
+    evaluate: dict = key("keys of the evaluate command", factory=dict)
     extend: dict = key("keys of the extend command", factory=dict)
     quantize: dict = key("keys of the quantize command", factory=dict)
-    evaluate: dict = key("keys of the evaluate command", factory=dict)
     generate: dict = key("keys of the generate command", factory=dict)
     overwrite: bool = key("start stages afresh whose settings changed", False)
-
-    def to_dict(self):
-        return dataclasses.asdict(self)

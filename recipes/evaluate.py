@@ -1,0 +1,15 @@
+"""Perplexity of a checkpoint: the same function and the same keys as `hf-variants evaluate`, as a script to start from.
+
+python recipes/evaluate.py --config recipes/evaluate.yaml
+"""
+
+import argparse
+
+from hf_variants.jobs import EvaluateSpec, evaluate
+from hf_variants.training import load_spec
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="recipe (YAML)")
+    options, words = parser.parse_known_args()
+    evaluate(load_spec(EvaluateSpec, options.config, words))

@@ -1,0 +1,15 @@
+"""Extend the context of a checkpoint: the same function and the same keys as `hf-variants extend`, as a script to start from.
+
+torchrun --nproc_per_node 2 recipes/extend.py --config recipes/extend.yaml
+"""
+
+import argparse
+
+from hf_variants.jobs import ExtendSpec, extend
+from hf_variants.training import load_spec
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="recipe (YAML)")
+    options, words = parser.parse_known_args()
+    extend(load_spec(ExtendSpec, options.config, words))

@@ -1,0 +1,15 @@
+"""Pretrain a model: the same function and the same keys as `hf-variants pretrain`, as a script to start from.
+
+torchrun --nproc_per_node 2 recipes/pretrain.py --config recipes/pretrain.yaml
+"""
+
+import argparse
+
+from hf_variants.jobs import TrainingSpec, pretrain
+from hf_variants.training import load_spec
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="recipe (YAML)")
+    options, words = parser.parse_known_args()
+    pretrain(load_spec(TrainingSpec, options.config, words))

@@ -1,0 +1,15 @@
+"""Quantize a checkpoint to 4 bits: the same function and the same keys as `hf-variants quantize`, as a script to start from.
+
+python recipes/quantize.py --config recipes/quantize.yaml
+"""
+
+import argparse
+
+from hf_variants.jobs import QuantizeSpec, quantize
+from hf_variants.training import load_spec
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="recipe (YAML)")
+    options, words = parser.parse_known_args()
+    quantize(load_spec(QuantizeSpec, options.config, words))
