@@ -29,7 +29,7 @@ class SplitExperts(ConversionOps):
         return {
             f"mlp.experts.{index}.{part}.{self.kind}": rows.contiguous()
             for index, expert in enumerate(fused)
-            for part, rows in zip(self.parts, expert.chunk(len(self.parts)))
+            for part, rows in zip(self.parts, expert.chunk(len(self.parts)), strict=True)
         }
 
     @property

@@ -55,9 +55,9 @@ class VariantsHeadModel(VariantsPreTrainedModel):
                 kwargs = {**kwargs, "output_router_logits": True}
             elif num_items_in_batch is not None:
                 logger.warning_once(
-                    f"the Trainer keeps the labels to itself (label_smoothing_factor or compute_loss_func), so the loss lacks "
-                    f"{list(self.router_coefs)}: in compute_loss_func, add them from the output with output_router_logits=True, "
-                    "or balance by router_balance='bias'"
+                    "the Trainer keeps the labels to itself (label_smoothing_factor or compute_loss_func), so the loss lacks "
+                    f"{list(self.router_coefs)}: in compute_loss_func, add them from the output with "
+                    "output_router_logits=True, or balance by router_balance='bias'"
                 )
         return self.model(**kwargs)
 

@@ -20,7 +20,6 @@ _WHERE = {
     "pack": "packing",
     "collate_rows": "trainer",
     "VariantsTrainer": "trainer",
-    "ExpertMetricsCallback": "expert_metrics",
     "ThroughputCallback": "callbacks",
     "PerplexityCallback": "callbacks",
     "last_good_checkpoint": "checkpoints",

@@ -136,7 +136,6 @@ def make_trainer(model, data, spec):
     """(VariantsTrainer, ThroughputCallback) of a run."""
     from .arguments import training_arguments
     from .callbacks import PerplexityCallback, ThroughputCallback, add_callback_before_trackers
-    from .expert_metrics import ExpertMetricsCallback
     from .trainer import VariantsTrainer, collate_rows
 
     arguments = training_arguments(spec)
@@ -150,7 +149,7 @@ def make_trainer(model, data, spec):
         data_collator=collate_rows,
         processing_class=data.tokenizer,
     )
-    for callback in (throughput, PerplexityCallback(), ExpertMetricsCallback()):
+    for callback in (throughput, PerplexityCallback()):
         add_callback_before_trackers(trainer, callback)
     return trainer, throughput
 
