@@ -1,4 +1,4 @@
-"""What a report is made of: sections of paragraphs, cards, tables, figures and samples.
+"""What a report is made of: sections of paragraphs, code, cards, tables, figures and samples.
 
 Notable here: blocks are plain data, so they can be made anywhere and tested without HTML; those with numbers carry
 `how`, a sentence on how the numbers were obtained; every text is escaped when the page is written.
@@ -13,6 +13,14 @@ class Paragraph:
 
     text: str
     kind: str = field(default="paragraph", init=False)
+
+
+@dataclass
+class Code:
+    """Lines to copy."""
+
+    text: str
+    kind: str = field(default="code", init=False)
 
 
 @dataclass
@@ -50,9 +58,7 @@ class Table:
     def __post_init__(self):
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(
-                    f"Table {self.title!r}: row {row!r} has {len(row)} cells for {len(self.columns)} columns"
-                )
+                raise ValueError(f"Table {self.title!r}: row {row!r} has {len(row)} cells for {len(self.columns)} columns")
 
     @property
     def numeric(self):

@@ -8,9 +8,9 @@ import base64
 import os
 from pathlib import Path
 
-from .blocks import Cards, Figure, Paragraph, Samples, Section, Table, format_cell
+from .blocks import Cards, Code, Figure, Paragraph, Samples, Section, Table, format_cell
 
-_BLOCKS = (Cards, Figure, Paragraph, Samples, Table)
+_BLOCKS = (Cards, Code, Figure, Paragraph, Samples, Table)
 
 
 def render_report(sections, title="Report", subtitle="", footer=""):

@@ -28,9 +28,7 @@ _STYLE = {
 }
 
 
-def line_figure(
-    series, title, x_label, y_label, how="", log_y=False, levels=None, marks=None, styles=None, x_log2=False
-):
+def line_figure(series, title, x_label, y_label, how="", log_y=False, levels=None, marks=None, styles=None, x_log2=False):
     """Lines over a common axis.
 
     Args:

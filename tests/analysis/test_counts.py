@@ -44,9 +44,9 @@ def test_every_preset_is_checked_and_holds_only_choices():
     default = {field.name: field.default for field in fields(VariantsConfig)}
     for name in list_presets():
         keys = json.loads((presets_folder() / f"{name}.json").read_text())
-        assert all(
-            default[key] != value or key in ("vocab_size", "max_position_embeddings") for key, value in keys.items()
-        ), name
+        assert all(default[key] != value or key in ("vocab_size", "max_position_embeddings") for key, value in keys.items()), (
+            name
+        )
 
 
 def test_published_buffers_and_active_shares():
@@ -128,9 +128,7 @@ def test_describe_is_plain_data_and_readable():
         assert name in text and f"{EXACT[name]:,}" in text
     facts = describe(load_preset("gemma-2-9b"))
     assert [kind["layers"] for kind in facts["layers"]] == ["0, 2, ..., 40", "1, 3, ..., 41"]
-    assert facts["layers"][0]["count"] == 21 and facts["kv_cache"]["share_of_multi_head"] == pytest.approx(
-        0.375, abs=1e-4
-    )
+    assert facts["layers"][0]["count"] == 21 and facts["kv_cache"]["share_of_multi_head"] == pytest.approx(0.375, abs=1e-4)
 
 
 def test_layer_numbers_in_short():

@@ -7,6 +7,7 @@ import pytest
 
 from hf_variants.report import (
     Cards,
+    Code,
     Figure,
     Paragraph,
     Samples,
@@ -38,12 +39,11 @@ def buckets(*perplexities):
 def every_block():
     return [
         Paragraph(HOSTILE),
+        Code(HOSTILE),
         Cards([(HOSTILE, 28.314, HOSTILE)], how=HOSTILE),
         Table([HOSTILE, "n"], [[HOSTILE, 1234567], ["b", None]], HOSTILE, HOSTILE, best=0),
         loss_figure([(0, 8.0), (10, 5.0)], [(10, 5.5)], {"unigram": 6.2}, HOSTILE, HOSTILE),
-        position_figure(
-            {"none": buckets(30, 400, 2000), "yarn": buckets(31, 33, 36)}, {"yarn": buckets(29, 28, 27)}, 64
-        ),
+        position_figure({"none": buckets(30, 400, 2000), "yarn": buckets(31, 33, 36)}, {"yarn": buckets(29, 28, 27)}, 64),
         bar_figure({"bf16": 28.3, "AWQ": 28.7}, "Perplexity", "perplexity"),
         Samples([{"source": HOSTILE, "prompt": HOSTILE, "text": HOSTILE}], how=HOSTILE),
     ]
@@ -73,7 +73,7 @@ def test_page_is_self_contained_well_formed_and_escaped(tmp_path):
     tags.feed(text)
     assert not tags.open and "script" not in tags.names and "link" not in tags.names
     assert all(address.startswith(("data:image/", "#")) for address in tags.addresses)
-    assert HOSTILE not in text and text.count("&lt;script&gt;") >= 12
+    assert HOSTILE not in text and text.count("&lt;script&gt;") >= 13
     assert "1,234,567" in text and "28.31" in text and "How obtained" in text
     assert not list(path.parent.glob("*.partial*"))
 
@@ -104,9 +104,7 @@ def test_tables_compute_what_they_show():
 
 
 def test_cells_are_readable():
-    shown = [
-        format_cell(value) for value in (None, 1234567, 12345.6, 123.456, 3.14159, 0.000123, 0.0, True, float("nan"))
-    ]
+    shown = [format_cell(value) for value in (None, 1234567, 12345.6, 123.456, 3.14159, 0.000123, 0.0, True, float("nan"))]
     assert shown == ["–", "1,234,567", "12,346", "123.5", "3.14", "0.000123", "0.00", "True", "not a number"]
 
 
