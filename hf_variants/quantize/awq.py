@@ -240,7 +240,9 @@ def _finish(result, names):
         missing = fused or sorted(set(names) - set(result.codes))
         raise AssertionError(f"these matrices would stay dense silently: {missing[:5]}")
     if report.starved_experts:
-        report.warnings.append(f"{len(report.starved_experts)} experts saw too few calibration tokens and were rounded to nearest")
+        report.warnings.append(
+            f"{len(report.starved_experts)} experts saw too few calibration tokens and were rounded to nearest"
+        )
     overflowing = [entry["name"] for entry in report.layers if entry.get("largest_output", 0.0) > _FP16_MAX]
     if overflowing:
         report.warnings.append(f"outputs of {overflowing} exceed float16; load the checkpoint in bfloat16 or float32")

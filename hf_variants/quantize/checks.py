@@ -62,4 +62,6 @@ def check_finite_weights(model, names):
     """Raise ValueError naming the first Linear that holds NaN or infinity."""
     for name in names:
         if not torch.isfinite(model.get_submodule(name).weight).all():
-            raise ValueError(f"{name}.weight holds NaN or infinite values, which no scale can represent; mend the checkpoint first")
+            raise ValueError(
+                f"{name}.weight holds NaN or infinite values, which no scale can represent; mend the checkpoint first"
+            )

@@ -19,7 +19,9 @@ class LayerCall:
 
     def run(self, layer, hidden):
         """The hidden states after `layer`."""
-        out = layer(*self.args, hidden_states=hidden, **self.kwargs) if self.named else layer(hidden, *self.args, **self.kwargs)
+        out = (
+            layer(*self.args, hidden_states=hidden, **self.kwargs) if self.named else layer(hidden, *self.args, **self.kwargs)
+        )
         return out[0] if isinstance(out, tuple) else out
 
 

@@ -50,7 +50,10 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, verify
         model.save_pretrained(partial, max_shard_size=max_shard_size)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
-        facts = {"bytes": weight_bytes(partial), "max_logit_difference": verify_checkpoint(partial, type(model), ids, expected)}
+        facts = {
+            "bytes": weight_bytes(partial),
+            "max_logit_difference": verify_checkpoint(partial, type(model), ids, expected),
+        }
         write_report(partial, {**result.report.to_dict(), **facts})
         partial.chmod(0o755)
         _move_into_place(partial, directory)
