@@ -81,7 +81,7 @@ def test_generation_config_and_backend():
 
 # ---- the tie flag and the weights (B39) ----
 @torch.no_grad()
-def test_tied_flag_with_two_heads_keeps_both(caplog):
+def test_b39_tied_flag_with_two_heads_keeps_both(caplog):
     native = native_model("llama", "tied_biased")
     native.lm_head.weight = torch.nn.Parameter(torch.randn(64, 48))
     ours = from_native(native)
@@ -92,7 +92,7 @@ def test_tied_flag_with_two_heads_keeps_both(caplog):
 
 
 @torch.no_grad()
-def test_one_shared_head_without_the_flag_stays_one():
+def test_b39_one_shared_head_without_the_flag_stays_one():
     native = native_model("llama", "plain")
     native.lm_head.weight = native.model.embed_tokens.weight
     ours = from_native(native)
@@ -102,7 +102,7 @@ def test_one_shared_head_without_the_flag_stays_one():
     assert back.lm_head.weight is back.model.embed_tokens.weight
 
 
-def test_equal_heads_without_the_flag_stay_two():
+def test_b39_equal_heads_without_the_flag_stay_two():
     native = native_model("llama", "plain")
     native.lm_head.weight.data.copy_(native.model.embed_tokens.weight)
     ours = from_native(native)
@@ -111,7 +111,7 @@ def test_equal_heads_without_the_flag_stay_two():
 
 
 @torch.no_grad()
-def test_checkpoint_with_both_heads_and_the_flag(tmp_path):
+def test_b39_checkpoint_with_both_heads_and_the_flag(tmp_path):
     native = native_model("llama", "tied_biased")
     native.save_pretrained(tmp_path)
     _rewrite(tmp_path, lambda state: state.update({"lm_head.weight": torch.randn(64, 48)}))
@@ -121,21 +121,21 @@ def test_checkpoint_with_both_heads_and_the_flag(tmp_path):
 
 
 # ---- checkpoints that do not fit (B69) ----
-def test_missing_tensors_are_named(tmp_path):
+def test_b69_missing_tensors_are_named(tmp_path):
     native_model("llama", "plain").save_pretrained(tmp_path)
     _rewrite(tmp_path, lambda state: state.pop("model.layers.1.self_attn.k_proj.weight"))
     with pytest.raises(ValueError, match=r"missing: \['model\.layers\.1\.self_attn\.k_proj\.weight'\]"):
         from_native(tmp_path)
 
 
-def test_extra_tensors_are_named(tmp_path):
+def test_b69_extra_tensors_are_named(tmp_path):
     native_model("llama", "plain").save_pretrained(tmp_path)
     _rewrite(tmp_path, lambda state: state.update({"model.layers.1.self_attn.q_norm.weight": torch.ones(8)}))
     with pytest.raises(ValueError, match=r"left over: \['model\.layers\.1\.self_attn\.q_norm\.weight'\]"):
         from_native(tmp_path)
 
 
-def test_misshaped_tensors_are_refused(tmp_path):
+def test_b69_misshaped_tensors_are_refused(tmp_path):
     native_model("llama", "plain").save_pretrained(tmp_path)
     _rewrite(tmp_path, lambda state: state.update({"model.norm.weight": torch.ones(7)}))
     with pytest.raises(ValueError, match=r"mismatched: .*model\.norm\.weight"):
