@@ -1,0 +1,1 @@
+"""Speed and memory of the family beside transformers' native classes, as ratios within one run."""
