@@ -117,7 +117,9 @@ def position_figure(before, after=None, original_length=None, title="Perplexity 
     ends = sorted({bucket["end"] for buckets in before.values() for bucket in buckets})
     doubling = all(later >= 1.5 * end for end, later in zip(ends, ends[1:], strict=False))
     axis = "position of the predicted token (upper end of the bucket, tokens)"
-    return line_figure(series, title, axis, "perplexity", how, log_y=True, marks=marks, styles=styles, x_log2=doubling)
+    values = [y for points in series.values() for _, y in points if y is not None]
+    wide = bool(values) and max(values) > 4 * min(values)
+    return line_figure(series, title, axis, "perplexity", how, log_y=wide, marks=marks, styles=styles, x_log2=doubling)
 
 
 def _bucket_points(buckets):
@@ -166,13 +168,13 @@ def _plain_log_ticks(axes):
 
 def _name_ends(axes, ends):
     """Write each line's name at its right end, moved apart where they would overlap."""
-    to_fraction, gap, lowest = axes.transData - axes.transAxes, 0.062, -1.0
-    left = axes.get_xlim()[0]
-    for y, name, colour in sorted(ends):
-        lowest = max(to_fraction.transform((left, y))[1], lowest + gap)
+    to_fraction, left = axes.transData - axes.transAxes, axes.get_xlim()[0]
+    ends = sorted(ends)
+    heights = spread([float(to_fraction.transform((left, y))[1]) for y, _, _ in ends], 0.062)
+    for (_, name, colour), height in zip(ends, heights, strict=True):
         axes.annotate(
             name,
-            (1.0, lowest),
+            (1.0, height),
             xycoords="axes fraction",
             xytext=(6, 0),
             textcoords="offset points",
@@ -181,3 +183,15 @@ def _name_ends(axes, ends):
             fontsize=9,
             annotation_clip=False,
         )
+
+
+def spread(heights, gap):
+    """Ascending heights moved at least `gap` apart, within [0, 1] where there is room."""
+    moved = list(heights)
+    for index in range(1, len(moved)):
+        moved[index] = max(moved[index], moved[index - 1] + gap)
+    if moved and moved[-1] > 1:
+        moved[-1] = max(1.0, gap * (len(moved) - 1))
+        for index in range(len(moved) - 2, -1, -1):
+            moved[index] = min(moved[index], moved[index + 1] - gap)
+    return moved

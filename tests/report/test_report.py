@@ -24,6 +24,7 @@ from hf_variants.report import (
     write_report,
 )
 from hf_variants.report.blocks import format_cell
+from hf_variants.report.plots import spread
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
 
@@ -106,6 +107,14 @@ def test_tables_compute_what_they_show():
 def test_cells_are_readable():
     shown = [format_cell(value) for value in (None, 1234567, 12345.6, 123.456, 3.14159, 0.000123, 0.0, True, float("nan"))]
     assert shown == ["–", "1,234,567", "12,346", "123.5", "3.14", "0.000123", "0.00", "True", "not a number"]
+
+
+def test_names_of_lines_do_not_overlap():
+    assert spread([0.1, 0.5], 0.1) == [0.1, 0.5]
+    for heights in ([0.9, 0.95, 0.97, 1.0], [0.0, 0.0, 0.0], [0.5] * 5):
+        moved = spread(heights, 0.06)
+        assert all(later - earlier > 0.0599 for earlier, later in zip(moved, moved[1:], strict=False))
+        assert min(moved) >= -1e-9 and max(moved) <= 1 + 1e-9
 
 
 def test_bad_blocks_are_refused():
