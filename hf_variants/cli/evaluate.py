@@ -12,6 +12,6 @@ def add_to(app):
 
 
 def run(spec):
-    from ..jobs.evaluate import evaluate
+    from ..jobs.evaluation import evaluate
 
     show_numbers("evaluated", evaluate(spec, announce))

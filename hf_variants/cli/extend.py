@@ -16,6 +16,6 @@ def add_to(app):
 
 
 def run(spec):
-    from ..jobs.extend import extend
+    from ..jobs.extension import extend
 
     show_numbers("extended", extend(spec, announce))

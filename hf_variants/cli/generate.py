@@ -10,6 +10,6 @@ def add_to(app):
 
 
 def run(spec):
-    from ..jobs.generate import generate
+    from ..jobs.generation import generate
 
     generate(spec, announce)

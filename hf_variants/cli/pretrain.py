@@ -16,6 +16,6 @@ def add_to(app):
 
 
 def run(spec):
-    from ..jobs.pretrain import pretrain
+    from ..jobs.pretraining import pretrain
 
     show_numbers("pretrained", pretrain(spec, announce))

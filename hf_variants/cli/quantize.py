@@ -10,6 +10,6 @@ def add_to(app):
 
 
 def run(spec):
-    from ..jobs.quantize import quantize
+    from ..jobs.quantization import quantize
 
     show_numbers("quantized", quantize(spec, announce))

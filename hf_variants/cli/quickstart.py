@@ -22,7 +22,7 @@ def quickstart(
     overwrite: Annotated[bool, typer.Option(help="Start stages afresh whose settings changed.")] = False,
 ):
     """Pretrain, evaluate, extend, quantize, generate and report on the shipped text; continues where it stopped."""
-    from ..jobs.quickstart import quickstart as run
+    from ..jobs.whole_job import quickstart as run
 
     spec = load_spec(QuickstartSpec, config or shipped_recipe(), words or ())
     spec.output, spec.overwrite = output or spec.output, overwrite or spec.overwrite

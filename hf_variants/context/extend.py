@@ -46,7 +46,7 @@ def extend_context(spec, announce=print):
 
 
 def _stage_settings(spec, texts):
-    from ..training.pretrain import stage_settings
+    from ..training.pretraining import stage_settings
 
     own = {name: value for name, value in spec.to_dict().items() if name not in ("output_dir", "overwrite", "data")}
     return {**own, "training": stage_settings(spec.training(), texts)}
@@ -169,7 +169,7 @@ def _bucket_ends(spec, length):
 
 
 def _train_or_save(spec, model, tokenizer, train_texts, eval_texts, texts, announce):
-    from ..training.pretrain import prepare_data, train
+    from ..training.pretraining import prepare_data, train
 
     training = spec.training()
     if training.trainer.get("max_steps") == 0:

@@ -14,12 +14,12 @@ _WHERE = {
     "ExtendSpec": "specs",
     "QuantizeSpec": "specs",
     "QuickstartSpec": "specs",
-    "pretrain": "pretrain",
-    "evaluate": "evaluate",
-    "generate": "generate",
-    "extend": "extend",
-    "quantize": "quantize",
-    "quickstart": "quickstart",
+    "pretrain": "pretraining",
+    "evaluate": "evaluation",
+    "generate": "generation",
+    "extend": "extension",
+    "quantize": "quantization",
+    "quickstart": "whole_job",
 }
 
 __all__ = list(_WHERE)

@@ -48,9 +48,7 @@ def check_trainer_section(section):
         if key in _SAID_ELSEWHERE:
             raise ValueError(f"trainer.{key}={value!r} does not belong here; use {_SAID_ELSEWHERE[key]}")
         if key not in known:
-            raise ValueError(
-                f"unknown key 'trainer.{key}'{nearest(key, known)}; it takes the names of TrainingArguments"
-            )
+            raise ValueError(f"unknown key 'trainer.{key}'{nearest(key, known)}; it takes the names of TrainingArguments")
         checked[key] = convert(value, hints[key], f"trainer.{key}")
     return checked
 

@@ -45,9 +45,7 @@ def pack(documents, sequence_length):
         ValueError: when sequence_length is less than 2 or the documents do not fill one row.
     """
     if sequence_length < 2:
-        raise ValueError(
-            f"data.sequence_length={sequence_length} must be at least 2 (one token to read, one to predict)"
-        )
+        raise ValueError(f"data.sequence_length={sequence_length} must be at least 2 (one token to read, one to predict)")
     ids, starts, held, rows = [], [], 0, 0
     for document in documents:
         starts.append(np.arange(len(document)) == 0)

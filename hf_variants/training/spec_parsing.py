@@ -48,9 +48,7 @@ def read_recipe(path):
     if mapping is None:
         return {}
     if not isinstance(mapping, dict):
-        raise ValueError(
-            f"config={str(path)!r} holds a {type(mapping).__name__}; a recipe is a mapping of keys to values"
-        )
+        raise ValueError(f"config={str(path)!r} holds a {type(mapping).__name__}; a recipe is a mapping of keys to values")
     return mapping
 
 
@@ -63,9 +61,7 @@ def parse_words(words):
         key, equals, text = word.removeprefix("--").partition("=")
         if not equals:
             if not flag or not waiting:
-                raise ValueError(
-                    f"{word!r} is no setting; write key=value (dots reach into sections: trainer.max_steps=100)"
-                )
+                raise ValueError(f"{word!r} is no setting; write key=value (dots reach into sections: trainer.max_steps=100)")
             text = waiting.pop(0)
         pairs.append((key.replace("-", "_"), parse_value(text)))
     return pairs
@@ -149,9 +145,7 @@ def _convert_union(value, options, key):
             # A section that was meant as such keeps its own message, which names the wrong key inside.
             if dataclasses.is_dataclass(option) and isinstance(value, dict):
                 raise
-    raise ValueError(
-        f"{key}={value!r} is a {type(value).__name__}; it must be {' or '.join(type_name(o) for o in options)}"
-    )
+    raise ValueError(f"{key}={value!r} is a {type(value).__name__}; it must be {' or '.join(type_name(o) for o in options)}")
 
 
 def _convert_plain(value, annotation, key):
@@ -195,9 +189,7 @@ def describe_keys(cls, where=""):
         if section is not None:
             rows += describe_keys(section, f"{where}{field.name}.")
             continue
-        rows.append(
-            (where + field.name, type_name(hints[field.name]), _default_text(field), field.metadata.get("help", ""))
-        )
+        rows.append((where + field.name, type_name(hints[field.name]), _default_text(field), field.metadata.get("help", "")))
     return rows
 
 

@@ -29,9 +29,7 @@ class TokenizerSpec:
 class DataSpec:
     """Where the documents come from, how they are split and packed."""
 
-    source: str = key(
-        "a .txt (documents apart by blank lines), a .jsonl, a folder or glob of them, or a `datasets` name", ""
-    )
+    source: str = key("a .txt (documents apart by blank lines), a .jsonl, a folder or glob of them, or a `datasets` name", "")
     subset: str | None = key("configuration name of a `datasets` source", None)
     split: str = key("split of a `datasets` source", "train")
     text_key: str = key("field that holds the text, for .jsonl and `datasets`", "text")
@@ -49,14 +47,10 @@ class TrainingSpec:
 
     output_dir: str = key("directory of checkpoints and of the final model")
     data: DataSpec = key("documents", factory=DataSpec)
-    model: dict | str | None = key(
-        "VariantsConfig keys, or a config .json; vocab_size and token ids are filled in", None
-    )
+    model: dict | str | None = key("VariantsConfig keys, or a config .json; vocab_size and token ids are filled in", None)
     model_path: str | None = key("continue from this checkpoint instead of new weights", None)
     tokenizer: TokenizerSpec = key("tokenizer", factory=TokenizerSpec)
-    trainer: dict = key(
-        "transformers TrainingArguments by their own names (max_steps, learning_rate, ...)", factory=dict
-    )
+    trainer: dict = key("transformers TrainingArguments by their own names (max_steps, learning_rate, ...)", factory=dict)
     seed: int = key("seed of weights and data order", 0)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)

@@ -72,9 +72,7 @@ def _special_tokens(spec):
         raise ValueError(f"tokenizer: bos_token, eos_token and pad_token must differ; got {special}")
     least = 256 + len(special)
     if spec.vocab_size < least:
-        raise ValueError(
-            f"tokenizer.vocab_size={spec.vocab_size} must be at least {least} (256 bytes and 3 special tokens)"
-        )
+        raise ValueError(f"tokenizer.vocab_size={spec.vocab_size} must be at least {least} (256 bytes and 3 special tokens)")
     return special
 
 

@@ -32,9 +32,7 @@ def test_ids_and_text_survive(tokenizer, tmp_path):
         "print(json.dumps([ids, t.batch_decode(ids, skip_special_tokens=True)]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path), json.dumps(MIXED)]
-    ids, texts = json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    )
+    ids, texts = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     assert ids == tokenizer(MIXED)["input_ids"]
     assert texts == MIXED
     assert is_tokenizer_directory(tmp_path)

@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 
 from ..training.documents import documents_of
-from ..training.pretrain import pretrain
+from ..training.pretraining import pretrain
 from ..training.spec_parsing import build_spec, read_recipe
 from ..training.specs import TrainingSpec
 from ..training.stages import read_json, run_stage, stage_fingerprint
 from .compare import compare_checkpoints, save_in_bfloat16
-from .evaluate import evaluate
-from .extend import extend
-from .generate import DEFAULTS, check_generation_section, continue_prompts
-from .quantize import quantize
+from .evaluation import evaluate
+from .extension import extend
+from .generation import DEFAULTS, check_generation_section, continue_prompts
+from .quantization import quantize
 from .quickstart_report import write_quickstart_report
 from .specs import EvaluateSpec, ExtendSpec, GenerateSpec, QuantizeSpec
 

@@ -134,8 +134,11 @@ def train(model, data, spec, announce=print):
 
 def make_trainer(model, data, spec):
     """(VariantsTrainer, ThroughputCallback) of a run."""
+    from transformers.trainer_callback import ProgressCallback
+
     from .arguments import training_arguments
     from .callbacks import PerplexityCallback, ThroughputCallback, add_callback_before_trackers
+    from .progress import ShortProgressCallback
     from .trainer import VariantsTrainer, collate_rows
 
     arguments = training_arguments(spec)
@@ -151,6 +154,8 @@ def make_trainer(model, data, spec):
     )
     for callback in (throughput, PerplexityCallback()):
         add_callback_before_trackers(trainer, callback)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ShortProgressCallback)
     return trainer, throughput
 
 
