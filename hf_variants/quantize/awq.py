@@ -1,7 +1,8 @@
 """Activation-aware weight quantisation (Lin et al. 2023, arXiv:2306.00978), and rounding to nearest beside it.
 
-Notable here: layer by layer, the inputs of every Linear are summed up, each site's scales are searched and folded, ranges are
-clipped, weights are coded; the next layer then sees what the full-precision layer put out. The model given is left untouched.
+Notable here: layer by layer, the inputs of every Linear are summed up, each site's scales are searched and folded,
+ranges are clipped, weights are coded; the next layer then sees what the full-precision layer put out. The model given
+is left untouched.
 """
 
 import logging
@@ -23,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 # Below this many tokens the statistics of an expert say more about the sample than about the expert.
 MIN_EXPERT_TOKENS = 32
-# Queries and keys meet in a softmax, where a clipped outlier costs far more than its squared error says (AutoAWQ skips them too).
+# Queries and keys meet in a softmax, where a clipped outlier costs far more than its squared error says (AutoAWQ leaves
+# them alone too).
 _NEVER_CLIPPED = ("q_proj", "k_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 _FP16_MAX = 65504.0
 
@@ -47,7 +49,8 @@ def quantize_awq(
     Args:
         model: a VariantsFor... model in full precision, left as it is.
         calibration_ids: token ids, [rows, tokens] or a list of lists of any lengths; packed into windows.
-        bits: 4, the only width of the format. group_size: inputs per scale, a key of `GROUP_SIZES`; -1 is one group per output.
+        bits: 4, the only width of the format.
+        group_size: inputs per scale, one of `GROUP_SIZES`; -1 is one group per output.
         clip: whether group ranges are searched as well as scales (queries and keys are never clipped).
         leave_unquantized: full names or `fnmatch` patterns of Linears to keep dense.
         calibration_length: tokens per window. batch_size: windows per forward.
@@ -69,21 +72,11 @@ def quantize_awq(
     result.report.calibration = {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
     prefix, layers = decoder_layers(working)
     hidden, calls = capture_calls(working, layers, windows.split(batch_size))
+    options = {"clip": clip, "min_expert_tokens": min_expert_tokens}
     for plan, layer, layer_calls in zip(model.config.layer_plan(), layers, calls, strict=True):
         name = f"{prefix}.{plan.index}"
         sites = layer_sites(model.config, plan, name, layer, keep=frozenset(result.report.unquantized_modules))
-        statistics, output, largest = _observe(working, name, layer, sites, hidden, layer_calls)
-        entry = {"name": name, "sites": [], "largest_output": largest}
-        starved = _starved_experts(result.report, statistics, min_expert_tokens)
-        for site in sites.sites:
-            entry["sites"].append(_smooth(working, site, statistics, starved, result))
-        result.report.skipped_sites.update({skip.name: skip.reason for skip in sites.skipped})
-        for linear in sites.linears:
-            _round(result, linear, statistics.get(linear) if clip and linear not in starved else None)
-        quantized_output = run_layer(layer, hidden, layer_calls)
-        entry["output_error"] = _relative_error(quantized_output, output)
-        _finish_layer(result, entry, sites.linears)
-        hidden = output
+        hidden = _quantize_layer(result, name, layer, sites, hidden, layer_calls, **options)
         if progress is not None:
             progress(plan.index + 1, len(layers), name)
     return _finish(result, names)
@@ -133,6 +126,22 @@ def _prepare(model, method, bits, group_size, leave_unquantized, dtype):
     return working, names, QuantizedModel(working, {}, report, dtypes, config)
 
 
+def _quantize_layer(result, name, layer, sites, hidden, calls, clip, min_expert_tokens):
+    """Smooth, clip and code one layer; returns what it put out before."""
+    working = result.model
+    statistics, output, largest = _observe(working, name, layer, sites, hidden, calls)
+    starved = _starved_experts(result.report, statistics, min_expert_tokens)
+    smoothed = (_smooth(working, site, statistics, starved, result) for site in sites.sites)
+    smoothed = [entry for entry in smoothed if entry is not None]
+    result.report.skipped_sites.update({skip.name: skip.reason for skip in sites.skipped})
+    for linear in sites.linears:
+        _round(result, linear, statistics.get(linear) if clip and linear not in starved else None)
+    error = _relative_error(run_layer(layer, hidden, calls), output)
+    entry = {"name": name, "sites": smoothed, "output_error": error, "largest_output": largest}
+    _finish_layer(result, entry, sites.linears)
+    return output
+
+
 @torch.no_grad()
 def _observe(model, name, layer, sites, hidden, calls):
     """Statistics of every quantised Linear's input (one object per distinct input), the layer's output, its largest value."""
@@ -175,13 +184,13 @@ def _starved_experts(report, statistics, minimum):
 
 
 def _smooth(model, site, statistics, starved, result):
-    """Search and fold the scales of one site; returns its entry in the report."""
+    """Search and fold the scales of one site; returns its entry in the report, or None where no token can decide."""
     group_size = result.report.group_size
     readers = [tuple(name for name in names if name not in starved) for names in site.readers]
     readers = [names for names in readers if names]
     if not readers:
         result.report.skipped_sites[site.name] = "fewer calibration tokens than min_expert_tokens"
-        return {"name": site.name, "skipped": True}
+        return None
     blocks, magnitudes, relative = [], 0, 0
     for names in readers:
         collected = statistics[names[0]]

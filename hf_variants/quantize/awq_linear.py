@@ -1,8 +1,8 @@
 """A 4-bit linear layer in the AutoAWQ `gemm` layout that needs nothing but torch.
 
-Notable here: the state dict is the file's (`qweight`, `qzeros`, `scales`), bit for bit, whatever was computed or cast in between;
-few rows of bfloat16 go through torch's own int4 kernels, on a repacked copy made at first use; everything else multiplies by
-the dequantised matrix, so float32 gives exactly what the codes say.
+Notable here: the state dict is the file's (`qweight`, `qzeros`, `scales`), bit for bit, whatever was computed or cast
+in between; few rows of bfloat16 go through torch's own int4 kernels, on a repacked copy made at first use; everything
+else multiplies by the dequantised matrix, so float32 gives exactly what the codes say.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Calibration tokens: packed into windows of one length, so that no text is dropped for being long or padded for being short."""
+"""Calibration tokens in windows of one length: no text is dropped for being long, or padded for being short."""
 
 import torch
 
@@ -23,8 +23,8 @@ def pack_calibration(ids, length=DEFAULT_LENGTH, vocab_size=None):
         raise ValueError("calibration_ids holds no tokens; give a tensor [rows, tokens] or a list of token lists")
     if vocab_size is not None and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
         raise ValueError(
-            f"calibration_ids holds tokens from {int(tokens.min())} to {int(tokens.max())}, outside [0, vocab_size={vocab_size}); "
-            "tokenize with this model's tokenizer"
+            f"calibration_ids holds tokens from {int(tokens.min())} to {int(tokens.max())}, outside "
+            f"[0, vocab_size={vocab_size}); tokenize with this model's tokenizer"
         )
     if length < 1:
         raise ValueError(f"calibration_length={length} must be at least 1")

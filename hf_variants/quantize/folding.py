@@ -1,7 +1,8 @@
 """Moving a scale from a source into its readers without changing the function of the model.
 
-Notable here: the source is divided by s and ROUNDED as it will be stored, and the readers are multiplied by the ratio that the
-rounding left, so that low-precision gains cost nothing; a gain is the EFFECTIVE one (1 + w for unit-offset norms).
+Notable here: the source is divided by s and ROUNDED as it will be stored, and the readers are multiplied by the ratio
+that the rounding left, so that low-precision gains cost nothing; a gain is the EFFECTIVE one (1 + w for unit-offset
+norms).
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Loading AWQ checkpoints with plain `from_pretrained` where gptqmodel is not installed.
 
-Notable here: transformers' own quantizer for `quant_method: awq` is left in place where its kernels exist; otherwise this one takes
-its place and builds `AwqLinear`. What becomes 4-bit is what the checkpoint holds as `qweight`, so nothing is guessed from
-names, and a matrix that no Linear can take is an error instead of random weights.
+Notable here: transformers' own quantizer for `quant_method: awq` is left in place where its kernels exist; otherwise
+this one takes its place and builds `AwqLinear`. What becomes 4-bit is what the checkpoint holds as `qweight`, so
+nothing is guessed from names, and a matrix that no Linear can take is an error instead of random weights.
 """
 
 from safetensors import safe_open
@@ -55,7 +55,8 @@ class TorchAwqQuantizer(AwqQuantizer):
         ):
             if value != choice:
                 raise ValueError(
-                    f"quantization_config.{name}={value!r} cannot be loaded without gptqmodel; choose from [{choice!r}] or install it"
+                    f"quantization_config.{name}={value!r} cannot be loaded without gptqmodel; choose from [{choice!r}] or "
+                    "install gptqmodel"
                 )
 
     def update_dtype(self, dtype):
@@ -72,8 +73,8 @@ class TorchAwqQuantizer(AwqQuantizer):
         if missing:
             raise ValueError(
                 f"the checkpoint holds 4-bit weights for {missing[:3]}{' and more' if len(missing) > 3 else ''}, but "
-                f"{type(model).__name__} has no Linear of that name (fused experts, or another architecture), and would start from "
-                "random weights there; load it with a class that keeps these matrices apart"
+                f"{type(model).__name__} has no Linear of that name (fused experts, or another architecture), and would start "
+                "from random weights there; load it with a class that keeps these matrices apart"
             )
         for name in sorted(stored):
             dense = model.get_submodule(name)
@@ -101,8 +102,8 @@ class TorchAwqQuantizer(AwqQuantizer):
 def stored_quantized_names(files, base_prefix, linears):
     """Names of the modules that `files` (safetensors) hold as `qweight`, as the model calls them; None where not readable.
 
-    A checkpoint of a model with a head is read by the bare model too, and the other way round: the base prefix is added or taken
-    away where that is how the model names its Linears.
+    A checkpoint of a model with a head is read by the bare model too, and the other way round: the base prefix is added or
+    taken away where that is how the model names its Linears.
     """
     if not files or not all(str(file).endswith(".safetensors") for file in files):
         return None

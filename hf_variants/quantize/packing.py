@@ -1,7 +1,7 @@
 """The AutoAWQ `gemm` layout: eight 4-bit codes in one int32, along the output dimension.
 
-Notable here: columns are interleaved (0, 2, 4, 6, 1, 3, 5, 7), as the CUDA kernels of AutoAWQ read them; weights are stored
-transposed, [in_features, out_features / 8].
+Notable here: columns are interleaved (0, 2, 4, 6, 1, 3, 5, 7), as the CUDA kernels of AutoAWQ read them; weights are
+stored transposed, [in_features, out_features / 8].
 """
 
 import torch

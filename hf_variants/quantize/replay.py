@@ -1,7 +1,7 @@
 """Running one layer at a time: what the model passes to every layer is caught once and replayed.
 
-Notable here: positional and keyword arguments are replayed as they came (masks, rotations, whatever a release adds), so nothing
-about a layer's signature is assumed but that hidden states come first.
+Notable here: positional and keyword arguments are replayed as they came (masks, rotations, whatever a release adds),
+so nothing about a layer's signature is assumed but that hidden states come first.
 """
 
 from dataclasses import dataclass

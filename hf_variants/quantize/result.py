@@ -42,8 +42,8 @@ class QuantizedModel:
     """A quantised model in memory.
 
     Attributes:
-        model: float32, experts apart; every quantised weight holds exactly what its codes stand for, so that its logits are the
-            reference for the written checkpoint. After `pack()` the same object with `AwqLinear` layers.
+        model: float32, experts apart; every quantised weight holds exactly what its codes stand for, so that its logits are
+            the reference for the written checkpoint. After `pack()` the same object with `AwqLinear` layers.
         codes: full name -> `GroupCodes`.
         report: `QuantizationReport`.
         dtypes: full parameter name -> dtype in which it is stored.

@@ -1,7 +1,7 @@
 """Round-to-nearest in groups: w is approximated by (q - z) * s with q, z in 0..15 and one (z, s) per group of inputs.
 
-Notable here: the scale is rounded to float16, as it will be stored, BEFORE the weights are coded against it; ranges always hold
-zero, so that z fits in four bits; every function accepts leading batch dimensions.
+Notable here: the scale is rounded to float16, as it will be stored, BEFORE the weights are coded against it; ranges
+always hold zero, so that z fits in four bits; every function accepts leading batch dimensions.
 """
 
 from dataclasses import dataclass

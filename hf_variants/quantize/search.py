@@ -1,7 +1,8 @@
 """The two searches of AWQ (Lin et al. 2023, arXiv:2306.00978): scales per input channel, then clipping per group.
 
-Notable here: both minimise the squared error of the Linears' outputs on the calibration tokens, in float32; both contain "do
-nothing", so a result is never worse than round-to-nearest on its own loss; candidates that are not finite are passed over.
+Notable here: both minimise the squared error of the Linears' outputs on the calibration tokens, in float32; both
+contain "do nothing", so a result is never worse than round-to-nearest on its own loss; candidates that are not finite
+are passed over.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Where AWQ may move a scale: each place where what one module puts out is all that some Linears read.
 
-Notable here: sites come from the layer plan and the modules a layer really has, never from patterns over names; every reader of a
-smoothed tensor is listed, whether it is quantised or only rescaled (router, shared-expert gate); a place that cannot be smoothed
-exactly becomes a `SkippedSite` with its reason.
+Notable here: sites come from the layer plan and the modules a layer really has, never from patterns over names; every
+reader of a smoothed tensor is listed, whether it is quantised or only rescaled (router, shared-expert gate); a place
+that cannot be smoothed exactly becomes a `SkippedSite` with its reason.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """A float32 working copy of a model with one Linear per expert matrix, equal in function.
 
-Notable here: 4-bit layouts know matrices only, so experts that live in one three-dimensional tensor are taken apart (and would be
-left dense, silently, otherwise); the family builds them apart by itself when the config carries a `quantization_config`.
+Notable here: 4-bit layouts know matrices only, so experts that live in one three-dimensional tensor are taken apart
+(and would be left dense, silently, otherwise); the family builds them apart by itself when the config carries a
+`quantization_config`.
 """
 
 import copy
@@ -13,7 +14,7 @@ _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|up_proj|down_proj)(_bias)?$")
 
 
 def unfused_state_dict(state_dict):
-    """Rename and split fused expert tensors: `experts.gate_up_proj` [E, 2I, H] -> `experts.N.gate_proj.weight` and `up_proj`."""
+    """Fused expert tensors renamed and split: `experts.gate_up_proj` [E, 2I, H] -> `experts.N.gate_proj.weight`, `up_proj`."""
     result = {}
     for name, tensor in state_dict.items():
         match = _FUSED.fullmatch(name)
@@ -22,7 +23,8 @@ def unfused_state_dict(state_dict):
             continue
         prefix, matrix, bias = match.groups()
         for index, expert in enumerate(tensor):
-            parts = zip(("gate_proj", "up_proj"), expert.chunk(2)) if matrix == "gate_up_proj" else [(matrix, expert)]
+            gate_up = matrix == "gate_up_proj"
+            parts = zip(("gate_proj", "up_proj"), expert.chunk(2), strict=True) if gate_up else [(matrix, expert)]
             for part, value in parts:
                 result[f"{prefix}.{index}.{part}.{'bias' if bias else 'weight'}"] = value
     return result
@@ -37,7 +39,8 @@ def working_copy(model, quantization_config):
     if getattr(model.config, "quantization_config", None) is not None:
         method = dict(model.config.quantization_config if isinstance(model.config.quantization_config, dict) else {})
         raise ValueError(
-            f"the model is already quantised (quant_method={method.get('quant_method', 'unknown')!r}); give the full-precision model"
+            f"the model is already quantised (quant_method={method.get('quant_method', 'unknown')!r}); give the model in full "
+            "precision"
         )
     config = copy.deepcopy(model.config)
     config.quantization_config = dict(quantization_config)

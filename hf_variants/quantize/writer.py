@@ -1,7 +1,7 @@
 """Writing a quantised model so that the folder is either complete and verified, or absent.
 
-Notable here: everything is written into a hidden folder beside the target, read back with plain `from_pretrained`, compared with the
-model in memory, and renamed at the very end.
+Notable here: everything is written into a hidden folder beside the target, read back with plain `from_pretrained`,
+compared with the model in memory, and renamed at the very end.
 """
 
 import json

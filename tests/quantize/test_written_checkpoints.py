@@ -1,17 +1,26 @@
-"""Checkpoints: read back by plain `from_pretrained`, equal to the model in memory, complete or absent, bitwise when saved again."""
+"""Checkpoints: read back by plain `from_pretrained`, equal to the model in memory, complete or absent, bitwise
+when saved again."""
 
 import json
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
-from transformers import AwqConfig, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AwqConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 from transformers.quantizers import auto
 from transformers.quantizers.quantizer_awq import AwqQuantizer
 
-from hf_variants.quantize import AwqLinear, quantize_awq, quantize_rtn, register_awq, save_quantized
-from hf_variants.quantize import loading
+from hf_variants.quantize import AwqLinear, loading, quantize_awq, quantize_rtn, register_awq, save_quantized
 from tests.quantize.quantized import FITTING_EXPERTS, FITTING_MLA, calibration, fitting
 from tests.variants import draw_ids, far
 
