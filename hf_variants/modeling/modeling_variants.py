@@ -18,6 +18,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
 from .configuration_variants import VariantsConfig
 from .decoding import VariantsGenerationMixin
+from .experts import VariantsSparseMLP
 from .linear_cross_entropy import LinearCrossEntropy, is_plain_linear
 from .losses import (
     CHUNK_ELEMENTS,
@@ -65,6 +66,11 @@ class VariantsHeadModel(VariantsPreTrainedModel):
         """Unweighted balance and z-loss of this batch, pads left out, for the coefficients in use."""
         if not (self.training and self.router_coefs and router_logits):
             return {}
+        if torch.is_grad_enabled() and self._lost_gradient(router_logits):
+            raise ValueError(
+                "activation checkpointing with use_reentrant=True runs the layers without gradients first, and the router losses "
+                f"{list(self.router_coefs)} would train nothing; set use_reentrant=False"
+            )
         mask = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
         if mask is not None:
             length = router_logits[0].shape[0] // mask.shape[0]
@@ -76,6 +82,13 @@ class VariantsHeadModel(VariantsPreTrainedModel):
             terms["z_loss"] = router_z_loss(router_logits, mask)
         add_up(self.router_sums, terms)
         return terms
+
+    def _lost_gradient(self, router_logits):
+        """Whether routers are trained, but no gradient leads from their logits to them."""
+        trained = any(
+            module.gate.weight.requires_grad for module in self.model.modules() if isinstance(module, VariantsSparseMLP)
+        )
+        return trained and not any(logits.requires_grad for logits in router_logits)
 
     def add_terms(self, loss, terms, count, num_items_in_batch):
         """loss + the weighted terms, each scaled by this batch's share of the optimizer step."""
