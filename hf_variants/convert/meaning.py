@@ -7,9 +7,9 @@ model.
 
 from typing import ClassVar, get_origin
 
-# Neither changes the model that a native checkpoint holds: how much is returned, what we store, how fast our bias
-# moves.
-_NOT_COMPARED = {"native", "output_router_logits", "router_bias_update_rate"}
+# None changes the model that a native checkpoint holds: how much is returned, what we store, how fast our bias moves,
+# whether the row of the pad is trained.
+_NOT_COMPARED = {"native", "output_router_logits", "router_bias_update_rate", "freeze_pad_embedding"}
 _EXPERT_FIELDS = {
     *("num_experts_per_tok", "moe_intermediate_size", "num_shared_experts", "shared_expert_intermediate_size"),
     *(

@@ -20,6 +20,7 @@ MODERN_KEYS = [
     *COMMON_KEYS,
     Same("num_key_value_heads", "max_position_embeddings"),
     Key("norm_eps", "rms_norm_eps"),
+    Both(lambda native: {"freeze_pad_embedding": native.pad_token_id is not None}, lambda config: {}),
     Always(norm_type="rmsnorm"),
 ]
 

@@ -299,6 +299,11 @@ EXPERT_RULES = [
 
 NORM_RULES = [
     Rule(
+        "a frozen pad row needs a pad",
+        lambda c: c.freeze_pad_embedding and c.pad_token_id is None,
+        "freeze_pad_embedding=True has no effect with pad_token_id=None; set pad_token_id",
+    ),
+    Rule(
         "rmsnorm has no bias",
         lambda c: c.norm_type == "rmsnorm" and c.norm_bias,
         "norm_bias=True has no effect with norm_type='rmsnorm'; use norm_type='layernorm'",

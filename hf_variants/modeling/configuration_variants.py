@@ -73,6 +73,8 @@ class VariantsConfig(PreTrainedConfig):
         norm_unit_offset: the weight is stored minus one (Gemma); norm_weight_in_fp32: it multiplies before the cast back.
         norm_bias: None gives True for layernorm. norm_affine: False gives norms without parameters (OLMo).
         final_norm: None gives False for `norm_placement="post_ln"`, else True.
+        freeze_pad_embedding: the input row of `pad_token_id` starts at zero and gets no gradient, as in Llama; not so by
+            default, for where the pad is also the end of text its row would never be trained.
         logits_scaling: logits are divided by it (Granite). residual_multiplier: branch outputs are multiplied by it.
 
     Raises:
@@ -192,6 +194,7 @@ class VariantsConfig(PreTrainedConfig):
     hidden_dropout: float = 0.0
     embedding_dropout: float = 0.0
     pad_token_id: int | None = None
+    freeze_pad_embedding: bool = False
     bos_token_id: int | None = None
     eos_token_id: int | list | None = None
     use_cache: bool = True

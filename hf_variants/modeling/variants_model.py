@@ -38,7 +38,7 @@ class ScaledEmbedding(nn.Embedding):
 
 def build_embedding(config):
     """Token table, and the module that scales whatever enters the first layer."""
-    size = (config.vocab_size, config.hidden_size, config.pad_token_id)
+    size = (config.vocab_size, config.hidden_size, config.pad_token_id if config.freeze_pad_embedding else None)
     if config.embedding_multiplier == 1:
         return nn.Embedding(*size), nn.Identity()
     if config.embedding_multiplier_scope == "input_ids":

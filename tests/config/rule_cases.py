@@ -96,6 +96,7 @@ BROKEN = {
     "coefficients are not negative": {"router_bias_update_rate": -0.1},
     "an auxiliary coefficient needs balancing": {**MOE, "router_aux_loss_coef": 0.1},
     "an auxiliary loss needs its coefficient": {**MOE, "router_balance": "aux_loss", "router_aux_loss_coef": 0.0},
+    "a frozen pad row needs a pad": {"freeze_pad_embedding": True},
     "rmsnorm has no bias": {"norm_bias": True},
     "a non-parametric norm has nothing to offset": {"norm_affine": False, "norm_unit_offset": True},
     "scalars that multiply are not zero": {"residual_multiplier": 0.0},
