@@ -41,7 +41,14 @@ def checkpoint(tmp_path):
 
 
 def spec_of(folder, **keys):
-    trainer = {"max_steps": 3, "per_device_train_batch_size": 2, "eval_steps": 3, "save_steps": 2, "disable_tqdm": True}
+    trainer = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 2,
+        "eval_steps": 3,
+        "save_steps": 2,
+        "disable_tqdm": True,
+        "learning_rate": 1e-2,
+    }
     defaults = {
         "model_path": str(folder / "short"),
         "output_dir": str(folder / "long"),
