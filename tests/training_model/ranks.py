@@ -1,0 +1,69 @@
+"""What each of two processes runs: python -m torch.distributed.run ... -m tests.training_model.ranks JOB RESULT DIRECTORY."""
+
+import sys
+
+import torch
+
+from tests.training_model.support import identical_rows, sparse_model, step_of, trainer_of, uneven_rows
+
+AUX = {"router_balance": "aux_loss", "router_aux_loss_coef": 1.0, "router_z_loss_coef": 0.5}
+BIAS = {"router_balance": "bias", "router_bias_update_rate": 0.01}
+
+
+def biases(model):
+    return torch.stack([layer.mlp.gate.e_score_correction_bias for layer in model.model.layers])
+
+
+def of_other_rank(tensor):
+    gathered = [torch.empty_like(tensor) for _ in range(2)]
+    torch.distributed.all_gather(gathered, tensor)
+    return gathered[1]
+
+
+def batch_cut(directory):
+    results, lines = {}, {}
+    jobs = (("uneven", uneven_rows(), {}), ("plain", identical_rows(), {}), ("aux", identical_rows(), AUX))
+    for name, rows, options in jobs:
+        results[name], line = step_of(sparse_model(**options), rows, directory, size=2, accumulate=2)
+        lines[name] = {key: value for key, value in line.items() if isinstance(value, (int, float))}
+    model = sparse_model(**BIAS)
+    trainer_of(model, uneven_rows(24), directory, size=2, accumulate=2, max_steps=3).train()
+    return {**results, "lines": lines, "bias": biases(model), "bias_of_other_rank": of_other_rank(biases(model))}
+
+
+def disjoint_experts(directory):
+    """Each rank routes to two experts of its own; DDP would wait for ever for an expert without a gradient."""
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else int(__import__("os").environ["RANK"])
+    model = sparse_model(router_bias=True)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate.weight.zero_()
+            layer.mlp.gate.bias[2 * rank : 2 * rank + 2] = 5.0
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.distributed.init_process_group("gloo")
+    # the routers differ on purpose, so DDP must not copy rank 0's over them
+    wrapped = DistributedDataParallel(model, find_unused_parameters=False, init_sync=False)
+    ids = torch.stack([row["input_ids"] for row in uneven_rows()])
+    for _ in range(2):
+        wrapped(input_ids=ids, labels=ids).loss.backward()
+    loads = torch.stack([layer.mlp.gate.load for layer in model.model.layers])
+    return {
+        "missing": [n for n, p in model.named_parameters() if p.grad is None],
+        "loads": loads,
+        "other": of_other_rank(loads),
+    }
+
+
+JOBS = {"batch_cut": batch_cut, "disjoint_experts": disjoint_experts}
+
+
+def main(job, result, directory):
+    found = JOBS[job](directory)
+    if torch.distributed.get_rank() == 0:
+        torch.save(found, result)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
