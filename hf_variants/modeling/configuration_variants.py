@@ -238,6 +238,11 @@ class VariantsConfig(PreTrainedConfig):
         copy_room(__file__, working_dir)
         return super()._upload_modified_files(working_dir, *args, **kwargs)
 
+    def validate(self):
+        """Called by transformers before saving; its own RoPE checks warn about rules that it does not know."""
+        self.validate_output_attentions()
+        self.check()
+
     # transformers standardises RoPE keys and warns; ours are standardised above and refused when wrong.
     def convert_rope_params_to_dict(self, **kwargs):
         return kwargs
