@@ -22,16 +22,16 @@ BLOCK_ELEMENTS = 1 << 22
 
 
 class AlibiBias(NamedTuple):
-    """Slopes [heads] and the absolute indices of queries [Q] and keys [K]; the bias is slope * -|query - key|."""
+    """Slopes [heads] and the places of queries [B or 1, Q] and keys [B or 1, K]; the bias is slope * -|query - key|."""
 
     slopes: torch.Tensor
     queries: torch.Tensor
     keys: torch.Tensor
 
     def block(self, rows):
-        """Bias [heads, len(rows), K] of the queries `rows` (a slice)."""
-        distance = (self.queries[rows].unsqueeze(1) - self.keys.unsqueeze(0)).abs()
-        return self.slopes.view(-1, 1, 1) * -distance.to(self.slopes.dtype)
+        """Bias [B or 1, heads, len(rows), K] of the queries `rows` (a slice)."""
+        distance = (self.queries[:, rows].unsqueeze(2) - self.keys.unsqueeze(1)).abs()
+        return self.slopes.view(-1, 1, 1) * -distance.unsqueeze(1).to(self.slopes.dtype)
 
 
 class ScoreTerms(NamedTuple):
@@ -149,11 +149,14 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     elif mask is not None:
         additive = mask.expand(query.shape[0], query.shape[1], -1, -1)
 
+    if terms.alibi is not None:
+        places_q, places_k = (places.expand(query.shape[0], -1) for places in terms.alibi[1:])
+
     def score_mod(score, b, h, q, k):
         if terms.softcap is not None:
             score = terms.softcap * torch.tanh(score / terms.softcap)
         if terms.alibi is not None:
-            score = score - terms.alibi.slopes[h] * (terms.alibi.queries[q] - terms.alibi.keys[k]).abs()
+            score = score - terms.alibi.slopes[h] * (places_q[b, q] - places_k[b, k]).abs()
         return score if additive is None else score + additive[b, h, q, k]
 
     kernel = flex_kernel if on_cpu or torch.compiler.is_compiling() else _compiled_flex()
@@ -221,13 +224,13 @@ def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach
     """Scores [B, heads, rows, reach] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
     batch, heads = query.shape[:2]
     scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, :reach].transpose(2, 3)
-    scores = scores.view(batch, heads, -1, reach).float() * rules.scaling
+    scores = scores.view(batch, heads, rows.stop - rows.start, reach).float() * rules.scaling
     tanh = None
     if rules.softcap is not None:
         tanh = torch.tanh(scores / rules.softcap)
         scores = rules.softcap * tanh
     if slopes is not None:
-        scores = scores + AlibiBias(slopes, q_index, k_index[:reach]).block(rows)
+        scores = scores + AlibiBias(slopes, q_index, k_index[:, :reach]).block(rows)
     if mask is not None:
         scores = apply_mask(scores, mask[:, :, rows, :reach])
     elif rules.causal:
@@ -252,7 +255,7 @@ def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, ru
             lse = torch.logaddexp(lse, sinks.float().view(1, -1, 1, 1))
         weights = (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp().to(value.dtype)
         block = _grouped(weights, value.shape[1]) @ value[:, :, :reach]
-        out.append(block.view(batch, heads, -1, value.shape[-1]))
+        out.append(block.view(batch, heads, rows.stop - rows.start, value.shape[-1]))
         normaliser.append(lse)
     return torch.cat(out, dim=2), torch.cat(normaliser, dim=2)
 

@@ -34,6 +34,15 @@ def geometry_of(cache, layer_index, q_len, device):
     )
 
 
+def places_of(geometry, padding):
+    """Places of queries [B or 1, Q] and keys [B or 1, K], whose differences are distances: pads inside a row do not count."""
+    index = geometry.queries, geometry.keys
+    if padding is None:
+        return tuple(part.unsqueeze(0) for part in index)
+    counted = padding.long().cumsum(dim=1)
+    return tuple(_columns(counted, part) for part in index)
+
+
 def documents_of(position_ids, visible):
     """Document number of each token, [B, T]: a new one starts where a visible token's position does not grow.
 

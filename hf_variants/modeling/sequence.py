@@ -54,13 +54,14 @@ class SequenceReader:
         position_ids = resolve_positions(position_ids, padding, past, batch, q_len, inputs_embeds.device)
         visible = _new_columns(padding, batch, q_len, inputs_embeds.device)
         record = read_record(cache, self.num_layers)
+        lengths = None
         if self._must_restart(record, position_ids, visible):
-            inputs_embeds, position_ids, visible = self._rewind(cache, record, inputs_embeds, position_ids, visible)
+            inputs_embeds, position_ids, visible, lengths = self._rewind(cache, record, inputs_embeds, position_ids, visible)
             record, padding = None, needs_padding(visible)
         packed = is_packed(given, position_ids, visible) and not (masks_given and not can_record(cache))
         if record is None and not self.follows_length and not packed:
             return Sequence(inputs_embeds, position_ids, padding, None, None, None)
-        lengths = self._lengths(record, position_ids, visible)
+        lengths = self._lengths(record, position_ids, visible) if lengths is None else lengths
         if cache is not None:
             new = TokenRecord(position_ids, visible, lengths["prompt"], lengths["current"])
             history = inputs_embeds if self.boundary is not None else None
@@ -132,13 +133,15 @@ class SequenceReader:
         return bool(((used > self.boundary) != (reached > self.boundary)).logical_and(record.visible.any(dim=1)).any())
 
     def _rewind(self, cache, record, inputs_embeds, position_ids, visible):
+        """All tokens again; what their prompts chose stays, though another rule or another row made the cache restart."""
         filled = cache.get_seq_length()
+        prompt = torch.cat((record.prompt[:, :filled], self._lengths(record, position_ids, visible)["prompt"]), dim=1)
         history = read_history(cache, self.num_layers)[:, :filled].to(inputs_embeds.dtype)
         inputs_embeds = torch.cat((history, inputs_embeds), dim=1)
         position_ids = torch.cat((record.positions[:, :filled], position_ids), dim=1)
         visible = torch.cat((record.visible[:, :filled].bool(), visible), dim=1)
         cache.reset()
-        return inputs_embeds, position_ids, visible
+        return inputs_embeds, position_ids, visible, {**self._lengths(None, position_ids, visible), "prompt": prompt}
 
 
 def check_mask_width(attention_mask, past, q_len):

@@ -17,7 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention_scores import AlibiBias
 from .blocks import TOPOLOGIES, Scale
 from .kv_cache import fit_cache
-from .masks import build_mask, geometry_of
+from .masks import build_mask, geometry_of, places_of
 from .norms import build_norm
 from .positions import POSITIONS, VariantsRotaryEmbedding
 from .sequence import SequenceReader
@@ -150,7 +150,7 @@ class VariantsModel(VariantsPreTrainedModel):
             return {}
         geometries = {kind: self._geometry(plan, sequence, cache) for kind, plan in self.kinds.items()}
         slopes = self.embed_positions.slopes
-        return {kind: AlibiBias(slopes, geometry.queries, geometry.keys) for kind, geometry in geometries.items()}
+        return {kind: AlibiBias(slopes, *places_of(geometry, sequence.padding)) for kind, geometry in geometries.items()}
 
     def _geometry(self, plan, sequence, cache):
         return geometry_of(cache, plan.index, sequence.inputs_embeds.shape[1], sequence.inputs_embeds.device)

@@ -1,0 +1,81 @@
+"""B03: documents packed into a row never see each other, whatever mask comes with them."""
+
+import pytest
+import torch
+
+from tests.modeling.helpers import TOLERANCE, documents_alone, logits_of, model_of, pack, scaled_far
+from tests.variants import TOGGLES
+
+# lengths on both sides of a window of 4, a chunk of 5 and an original length of 16, and a document of one token
+LENGTHS = [6, 1, 19, 9]
+
+
+def check_packing(model):
+    ids, positions, _ = pack(LENGTHS)
+    alone = documents_alone(model, ids, LENGTHS)
+    for mask in (None, torch.ones_like(ids)):
+        assert scaled_far(logits_of(model, ids, attention_mask=mask, position_ids=positions), alone) <= TOLERANCE
+    long_ids, long_positions, long_mask = pack(LENGTHS, pads=5)
+    packed = logits_of(model, long_ids, attention_mask=long_mask, position_ids=long_positions)
+    assert scaled_far(packed[:, : ids.shape[1]], alone) <= TOLERANCE and packed.isfinite().all()
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_b03_packed_rows_equal_documents_alone(name):
+    check_packing(model_of(name))
+
+
+@pytest.mark.parametrize("name", [name for name in TOGGLES if "moe" not in name])
+def test_b03_packed_rows_of_an_encoder_equal_documents_alone(name):
+    check_packing(model_of(name, is_causal=False))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize(
+    "name", ["gqa", "mla_alternating", "sinks_softcap_sliding", "alibi_terms", "chunked", "nested_dynamic"]
+)
+def test_b03_packed_rows_in_eager(name, is_causal):
+    check_packing(model_of(name, "eager", is_causal))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("name", ["gqa", "mla", "softcap", "alternating", "alibi", "chunked", "longrope"])
+def test_b03_packed_rows_in_flex(name, is_causal):
+    check_packing(model_of(name, "flex_attention", is_causal))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("name", TOGGLES)
+def test_b03_pads_between_and_before_packed_documents(name, is_causal):
+    """Two rows cut differently, pads at the front, between documents and at the end, with any position on the pads."""
+    model = model_of(name, is_causal=is_causal)
+    first, first_positions, _ = pack([6, 19], seed=2)
+    second, second_positions, _ = pack([11, 7, 7], seed=3)
+    width = 32
+    ids, positions, mask = (torch.zeros(2, width, dtype=torch.long) for _ in range(3))
+    columns = [[*range(3, 9), *range(11, 30)], [*range(0, 18), *range(22, 29)]]
+    for row, (tokens, places) in enumerate([(first, first_positions), (second, second_positions)]):
+        ids[row, columns[row]], positions[row, columns[row]], mask[row, columns[row]] = tokens[0], places[0], 1
+    for value in (0, 3, 50):
+        filled = torch.where(mask.bool(), positions, value)
+        packed = logits_of(model, ids, attention_mask=mask, position_ids=filled)
+        assert packed.isfinite().all()
+        assert scaled_far(packed[:1, columns[0]], documents_alone(model, first, [6, 19])) <= TOLERANCE
+        assert scaled_far(packed[1:, columns[1]], documents_alone(model, second, [11, 7, 7])) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_b03_decoding_after_a_packed_prompt_continues_its_last_document(name):
+    model = model_of(name)
+    lengths, more = [6, 9], 4
+    ids, positions, _ = pack([6, 9 + more])
+    with torch.no_grad():
+        out = model(ids[:, :15], position_ids=positions[:, :15], use_cache=True)
+        steps = [out.logits]
+        for column in range(15, 15 + more):
+            out = model(
+                ids[:, [column]], position_ids=positions[:, [column]], past_key_values=out.past_key_values, use_cache=True
+            )
+            steps.append(out.logits)
+    joined = torch.cat(steps, dim=1)
+    assert scaled_far(joined, documents_alone(model, ids, [6, 9 + more])) <= TOLERANCE
