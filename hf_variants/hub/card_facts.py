@@ -1,7 +1,7 @@
 """What the card says: counted from the config, never measured or remembered.
 
-Notable here: toggles are compared with a config of the same shape, so that only decisions are listed; no path of the
-machine that saved the model is written.
+Notable here: toggles are compared with a config of the same shape, so that decisions stand out; no path of the machine
+that saved the model is written.
 """
 
 import re
@@ -91,19 +91,27 @@ def parameters_of(model):
 
 
 def toggles_of(config):
-    """{key: value} of the config where it differs from a default config of the same shape."""
-    # the stand-in of 2 fits any other shape; where heads do not divide the width, every head_dim is a choice
-    reference = VariantsConfig(**{name: getattr(config, name) for name in _SHAPE}, head_dim=2)
-    quotient, rest = divmod(config.hidden_size, config.num_attention_heads)
-    reference.head_dim = None if rest else quotient
-    found = {}
-    for field in fields(VariantsConfig):
-        name = field.name
-        if name not in VariantsConfig.__annotations__ or name in _ELSEWHERE or name in _SHAPE:
-            continue
-        if getattr(config, name) != getattr(reference, name):
-            found[name] = getattr(config, name)
-    return found
+    """{key: value} of the config where it differs from a default config of this shape, or could not be left out."""
+    names = [field.name for field in fields(VariantsConfig) if field.name in VariantsConfig.__annotations__]
+    given = {name: getattr(config, name) for name in names}
+    # head_dim=2 fits any shape, and is not compared
+    plain = VariantsConfig(**{name: given[name] for name in _SHAPE}, head_dim=2)
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in _ELSEWHERE
+        and name not in _SHAPE
+        and (name != "head_dim" and value != getattr(plain, name) or _is_chosen(name, given))
+    }
+
+
+def _is_chosen(name, given):
+    """Whether the config without this key would be refused or another one: it says no where a yes follows from others."""
+    try:
+        rest = VariantsConfig(**{key: value for key, value in given.items() if key != name})
+    except ValueError:
+        return True
+    return getattr(rest, name) != given[name]
 
 
 def quantization_of(config):

@@ -146,7 +146,7 @@ class HubHandler(BaseHTTPRequestHandler):
         name = f"{asked.get('organization') or USER}/{asked['name']}"
         if name in self.hub.repos:
             return self.answer({"error": "exists", "url": f"{self.hub.url}/{name}"}, 409)
-        self.hub.repos[name] = Repo(name, bool(asked.get("private")))
+        self.hub.repos[name] = Repo(name, asked.get("private") or asked.get("visibility") == "private")
         return self.answer({"url": f"{self.hub.url}/{name}", "id": name, "name": name})
 
     def on_validate_yaml(self):

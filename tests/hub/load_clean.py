@@ -1,7 +1,8 @@
 """Loads what a task names with trust_remote_code, and reports how far its outputs are from those it was saved with.
 
 task: {"loads": {name: {auto, path, expected, kwargs}}, "resave": {name: directory}, "tokenizers": {name: [path, texts]},
-"refused": {name: [auto, path, kwargs]}, "configs": {name: path}, "imports": [module]}
+"refused": {name: [auto, path, kwargs]}, "configs": {name: [path, directory]}, "adapters": {name: [path, expected]},
+"imports": [module]}
 """
 
 import importlib
@@ -33,6 +34,13 @@ def compare(spec, trust):
     return model, difference.item()
 
 
+def adapter_difference(path, expected):
+    from peft import AutoPeftModelForCausalLM
+
+    model = AutoPeftModelForCausalLM.from_pretrained(path, trust_remote_code=True).eval()
+    return (outputs(model, expected["ids"]) - expected["outputs"]).abs().max().item()
+
+
 def error_of(auto, path, kwargs):
     try:
         getattr(transformers, auto).from_pretrained(path, **kwargs)
@@ -46,7 +54,7 @@ def main():
     for module in task.get("imports", []):
         importlib.import_module(module)
     trust = not task.get("imports")
-    result = {"differences": {}, "resaved": {}, "tokens": {}, "refused": {}, "configs": {}, "same_class": {}}
+    result = {"differences": {}, "resaved": {}, "tokens": {}, "refused": {}, "configs": {}, "same_class": {}, "adapters": {}}
     for name, spec in task.get("loads", {}).items():
         model, result["differences"][name] = compare(spec, trust)
         config = transformers.AutoConfig.from_pretrained(
@@ -66,6 +74,8 @@ def main():
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trust or None)
         ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         result["tokens"][name] = {"ids": ids, "decoded": [tokenizer.decode(row) for row in ids]}
+    for name, (path, expected) in task.get("adapters", {}).items():
+        result["adapters"][name] = adapter_difference(path, load_file(expected))
     for name, given in task.get("refused", {}).items():
         result["refused"][name] = error_of(*given)
     result["has_package"] = "hf_variants" in sys.modules

@@ -22,7 +22,7 @@ BELOW = {
     "analysis": {"modeling"},
     "convert": {"modeling"},
     "presets": {"modeling"},
-    "metrics": {"modeling", "analysis"},
+    "metrics": {"modeling", "analysis", "evaluation", "training"},
     "report": {"modeling", "analysis"},
     "evaluation": {"modeling", "analysis", "convert"},
     "surgery": {"modeling", "analysis", "convert"},
@@ -31,7 +31,7 @@ BELOW = {
     "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
     "hub": {"modeling", "analysis", "convert"},
 }
-TOP = {"cli", "jobs", "__init__", "registration"}
+TOP = {"cli", "jobs", "__init__", "registration", "peft_support", "callbacks", "when_imported"}
 
 
 def imports(path):
