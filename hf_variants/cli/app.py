@@ -34,7 +34,6 @@ def run(arguments=None):
     except typer.Exit as stop:
         code = stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print_error("interrupted; run the same command again to continue")
         code = 130
     except ValueError as error:
         print_error(error)
@@ -45,4 +44,7 @@ def run(arguments=None):
             raise
         print_error(error.format_message())
         code = error.exit_code
+    # typer turns an interruption into this code by itself, too
+    if code == 130:
+        print_error("interrupted; run the same command again to continue")
     sys.exit(code or 0)

@@ -1,0 +1,111 @@
+"""The command line: its keys are the dataclass's, mistakes are one red line with exit code 2, and help needs no work."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hf_variants import cli
+from hf_variants.jobs.specs import EvaluateSpec, ExtendSpec, GenerateSpec, QuantizeSpec, QuickstartSpec
+from hf_variants.training.spec_parsing import describe_keys, load_spec
+from hf_variants.training.specs import TrainingSpec
+
+RECIPES = {
+    "pretrain": TrainingSpec,
+    "extend": ExtendSpec,
+    "quantize": QuantizeSpec,
+    "evaluate": EvaluateSpec,
+    "generate": GenerateSpec,
+    "quickstart": QuickstartSpec,
+}
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of the command line."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(arguments))
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def test_help_lists_every_command(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(name in out for name in (*RECIPES, "describe"))
+
+
+@pytest.mark.parametrize("command", [name for name in RECIPES if name != "quickstart"])
+def test_help_of_a_command_lists_every_key(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    for key, *_ in describe_keys(RECIPES[command]):
+        assert key in out
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_shipped_recipes_are_valid(name):
+    load_spec(RECIPES[name], f"recipes/{name}.yaml")
+
+
+def test_shipped_recipes_chain():
+    from hf_variants.jobs.whole_job import stage_specs
+    from hf_variants.training.arguments import check_trainer_section
+
+    specs = stage_specs(load_spec(QuickstartSpec, "recipes/quickstart.yaml"))
+    assert specs["extend"].model_path == specs["pretrain"].output_dir == "runs/quickstart/pretrained"
+    assert specs["awq"].method == "awq" and specs["rtn"].method == "rtn"
+    assert specs["pretrain"].data.sequence_length * specs["extend"].factor == specs["extend"].data.sequence_length
+    for name in ("pretrain", "extend"):
+        check_trainer_section(specs[name].trainer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "--modl_path", "x"], "unknown key 'modl_path' (did you mean 'model_path'?)"),
+        (["evaluate"], "key 'model_path' is missing"),
+        (["evaluate", "--config", "absent.yaml"], "config='absent.yaml' is not a file"),
+        (["pretrain", "output_dir=x", "seed=often"], "seed='often' is a str; it must be int"),
+        (["generate", "model_path=x"], "prompts is empty"),
+        (["generate", "model_path=x", "prompt=a", "generation.max_new_token=3"], "(did you mean 'max_new_tokens'?)"),
+        (["generate", "model_path=absent/folder", "prompt=a"], "model_path='absent/folder' holds no model"),
+        (["quantize", "model_path=x", "output_dir=y", "method=gptq"], "method='gptq' is unknown; choose from ['awq', 'rtn']"),
+        (["quickstart", "pretrain.trainer.max_steps=1", "pretrain.dat.source=x"], "pretrain: unknown key 'dat'"),
+        (["describe", "llama-3-9b"], "(did you mean 'llama-3-8b'?)"),
+        (["describe", "llama-3-8b", "hidden_sise=3"], "(did you mean 'hidden_size'?)"),
+        (["pretrian"], "No such command 'pretrian'"),
+    ],
+)
+def test_mistakes_are_one_line_with_exit_code_2(capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and message in lines[0]
+    assert "Traceback" not in err
+
+
+def test_describe(capsys):
+    code, out, _ = run(capsys, "describe", "quickstart", "num_experts=16", "vocab_size=4096", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    code, out, _ = run(capsys, "describe", "quickstart", "vocab_size=4096")
+    assert code == 0 and "2 of 8 + 1 shared" in out
+    assert facts["parameters"]["total"] > 2_600_000
+
+
+def test_scripts_take_the_same_keys(tmp_path):
+    command = [sys.executable, "recipes/generate.py", "--config", "recipes/generate.yaml", "model_path=absent"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "model_path='absent' holds no model" in done.stderr
+
+
+def test_interruption_is_said(capsys, monkeypatch):
+    from hf_variants.jobs import generation
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generation, "generate", interrupted)
+    code, _, err = run(capsys, "generate", "model_path=x", "prompt=a")
+    assert code == 130 and "run the same command again to continue" in err
