@@ -39,9 +39,12 @@ def test_b03_packed_rows_in_eager(name, is_causal):
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("name", ["gqa", "mla", "softcap", "alternating", "alibi", "chunked", "longrope"])
+@pytest.mark.parametrize("name", ["gqa", "mla_softcap", "alternating", "alibi", "chunked"])
 def test_b03_packed_rows_in_flex(name, is_causal):
-    check_packing(model_of(name, "flex_attention", is_causal))
+    ids, positions, mask = pack(LENGTHS, pads=5)
+    out = logits_of(model_of(name, "flex_attention", is_causal), ids, attention_mask=mask, position_ids=positions)
+    real = slice(0, sum(LENGTHS))
+    assert scaled_far(out[:, real], documents_alone(model_of(name, "eager", is_causal), ids, LENGTHS)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -67,7 +70,7 @@ def test_b03_pads_between_and_before_packed_documents(name, is_causal):
 @pytest.mark.parametrize("name", TOGGLES)
 def test_b03_decoding_after_a_packed_prompt_continues_its_last_document(name):
     model = model_of(name)
-    lengths, more = [6, 9], 4
+    more = 4
     ids, positions, _ = pack([6, 9 + more])
     with torch.no_grad():
         out = model(ids[:, :15], position_ids=positions[:, :15], use_cache=True)

@@ -1,4 +1,4 @@
-"""B15: a padded row gives the logits of the row alone, without position_ids, wherever the pads stand; pads never make a NaN."""
+"""B15: a padded row gives the logits of the row alone, without position_ids, wherever pads stand; they never make a NaN."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def check_padding(model, places):
     ids, full = draw_ids(1, LENGTH), draw_ids(1, WIDTH, seed=9)
     rows = [padded(ids, columns, WIDTH) for columns in places.values()]
     rows += [(full, torch.ones_like(full)), (torch.zeros_like(full), torch.zeros_like(full))]
-    batch, mask = (torch.cat(parts) for parts in zip(*rows))
+    batch, mask = (torch.cat(parts) for parts in zip(*rows, strict=True))
     out = logits_of(model, batch, attention_mask=mask)
     assert out.isfinite().all()
     alone = logits_of(model, ids)
@@ -55,7 +55,7 @@ def decode(model, ids, mask, cuts, cache):
     """Logits of `ids` fed piece by piece under a growing mask, without position_ids."""
     pieces = []
     with torch.no_grad():
-        for start, end in zip([0, *cuts], [*cuts, ids.shape[1]]):
+        for start, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
             out = model(ids[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
             pieces.append(out.logits)
     return torch.cat(pieces, dim=1)
@@ -86,7 +86,7 @@ def test_b15_batched_greedy_equals_single_greedy(name):
     model = model_of(name)
     prompts = [draw_ids(1, 14, seed=2), draw_ids(1, 5, seed=3)]
     rows = [padded(prompt, list(range(14 - prompt.shape[1], 14)), 14) for prompt in prompts]
-    batch, mask = (torch.cat(parts) for parts in zip(*rows))
+    batch, mask = (torch.cat(parts) for parts in zip(*rows, strict=True))
     options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     together = model.generate(batch, attention_mask=mask, **options)
     for row, prompt in enumerate(prompts):

@@ -56,7 +56,7 @@ def longrope_pair():
         fused, names, sizes = state.pop(key), ("gate_proj", "up_proj"), (40, 40)
         if "qkv_proj" in key:
             names, sizes = ("q_proj", "k_proj", "v_proj"), (4 * 8, 2 * 8, 2 * 8)
-        for name, part in zip(names, fused.split(sizes)):
+        for name, part in zip(names, fused.split(sizes), strict=True):
             state[key.replace("qkv_proj", name).replace("gate_up_proj", name)] = part
     ours.load_state_dict(state)
     return theirs, ours

@@ -16,7 +16,7 @@ def run(model, ids, cache, cuts):
     """Logits of `ids` fed piece by piece, cut at `cuts`."""
     pieces = []
     with torch.no_grad():
-        for start, end in zip([0, *cuts], [*cuts, ids.shape[1]]):
+        for start, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
             pieces.append(model(ids[:, start:end], past_key_values=cache, use_cache=True).logits)
     return torch.cat(pieces, dim=1)
 
