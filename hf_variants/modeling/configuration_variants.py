@@ -256,11 +256,6 @@ class VariantsConfig(PreTrainedConfig):
     def validate_layer_type(self):
         return None
 
-    def validate(self):
-        # called by transformers when it saves; its own list of checks would run those that are switched off above
-        self.validate_output_attentions()
-        self.check()
-
     # ---- what is derived ----
     @property
     def has_experts(self):
