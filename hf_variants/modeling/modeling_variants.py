@@ -24,6 +24,7 @@ from .losses import (
     CHUNK_ELEMENTS,
     IGNORE,
     DeferredLogits,
+    DeferredLogitsOutput,
     VariantsCausalLMOutput,
     chunked_cross_entropy,
     load_balancing_loss,
@@ -68,8 +69,8 @@ class VariantsHeadModel(VariantsPreTrainedModel):
             return {}
         if torch.is_grad_enabled() and self._lost_gradient(router_logits):
             raise ValueError(
-                "activation checkpointing with use_reentrant=True runs the layers without gradients first, and the router losses "
-                f"{list(self.router_coefs)} would train nothing; set use_reentrant=False"
+                "activation checkpointing with use_reentrant=True runs the layers without gradients first, so that the router "
+                f"losses {list(self.router_coefs)} would train nothing; set use_reentrant=False"
             )
         mask = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
         if mask is not None:
@@ -135,7 +136,8 @@ class VariantsLanguageModel(VariantsHeadModel):
             total, count = self.summed_loss(states, targets, head)
             loss = mean_over_step(total, count, num_items_in_batch)
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
-        return VariantsCausalLMOutput(
+        output = DeferredLogitsOutput if skip_logits else VariantsCausalLMOutput
+        return output(
             loss=loss,
             logits=logits,
             past_key_values=outputs.past_key_values,

@@ -3,6 +3,7 @@
 import sys
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.training_model.support import identical_rows, sparse_model, step_of, trainer_of, uneven_rows
 
@@ -33,15 +34,13 @@ def batch_cut(directory):
 
 def disjoint_experts(directory):
     """Each rank routes to two experts of its own; DDP would wait for ever for an expert without a gradient."""
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else int(__import__("os").environ["RANK"])
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     model = sparse_model(router_bias=True)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.mlp.gate.weight.zero_()
             layer.mlp.gate.bias[2 * rank : 2 * rank + 2] = 5.0
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.distributed.init_process_group("gloo")
     # the routers differ on purpose, so DDP must not copy rank 0's over them
     wrapped = DistributedDataParallel(model, find_unused_parameters=False, init_sync=False)
     ids = torch.stack([row["input_ids"] for row in uneven_rows()])

@@ -1,4 +1,4 @@
-"""B05, B06, B22: loss, gradients and logged numbers do not depend on how a batch is cut, nor does the weight of the router losses."""
+"""B05, B06, B22: loss, gradients, logged numbers and the weight of the router losses do not depend on how a batch is cut."""
 
 import pytest
 import torch

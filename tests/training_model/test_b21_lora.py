@@ -1,4 +1,4 @@
-"""B21, B65: LoRA on "all-linear" reaches every projection and every expert; merged, saved and cached models equal the live one."""
+"""B21, B65: LoRA on "all-linear" reaches every projection and expert; merged, saved and cached models equal the live one."""
 
 import copy
 import subprocess
