@@ -28,7 +28,7 @@ class DeferredLogits:
 
 @dataclass
 class VariantsCausalLMOutput(ModelOutput):
-    """Output of the language-model heads; `.logits` and `["logits"]` compute deferred logits on first access.
+    """Output of the language-model heads.
 
     `aux_loss` and `z_loss` are the unweighted router terms of this batch, None where none were computed.
     """
@@ -41,6 +41,14 @@ class VariantsCausalLMOutput(ModelOutput):
     router_logits: tuple | None = None
     aux_loss: torch.Tensor | None = None
     z_loss: torch.Tensor | None = None
+
+
+@dataclass
+class DeferredLogitsOutput(VariantsCausalLMOutput):
+    """The same where logits were not asked for: `.logits` and `["logits"]` compute them on first access.
+
+    A class of its own, for the compiler traces outputs only whose attributes are plain.
+    """
 
     def __getattribute__(self, name):
         value = super().__getattribute__(name)
