@@ -182,18 +182,25 @@ def refuse_tensor_parallel(cls, source, kwargs):
     if size <= 1:
         return
     config = kwargs.get("config")
-    if not isinstance(config, cls.config_class):
-        config = cls.config_class.from_pretrained(config or source)
+    if not hasattr(config, "num_key_value_heads"):
+        rest = {
+            key: value for key, value in kwargs.items() if key not in ("config", "distributed_config", "tp_plan", "tp_size")
+        }
+        config, _ = cls.config_class.from_pretrained(config or source, return_unused_kwargs=True, **rest)
     check_tensor_parallel(config, size)
 
 
 def _tensor_parallel_size(kwargs):
-    import os
+    from os import environ
 
-    plan, distributed = kwargs.get("tp_plan"), kwargs.get("distributed_config")
-    size = getattr(distributed, "tp_size", None) if distributed is not None else None
+    given = kwargs.get("distributed_config")
+    given = kwargs if given is None else given if isinstance(given, dict) else vars(given)
+    size, plan = given.get("tp_size"), given.get("tp_plan")
+    if plan == {}:
+        # an empty plan splits experts alone
+        return 1
     if size is None and plan is not None:
-        size = kwargs.get("tp_size") or os.environ.get("WORLD_SIZE", 1)
+        size = environ.get("WORLD_SIZE", 1)
     return int(size or 1)
 
 
@@ -209,9 +216,11 @@ def check_tensor_parallel(config, tp_size):
     toggles = {"attention_type='mla'": config.attention_type == "mla", "qk_norm='full'": config.qk_norm == "full"}
     toggles |= {"attention_sinks=True": config.attention_sinks}
     toggles |= {"position_embedding_type='alibi'": config.position_embedding_type == "alibi"}
+    toggles |= {"num_experts and mlp_type='plain'": config.has_experts and config.mlp_type == "plain"}
+    toggles |= {"expert_bias=True": config.expert_bias}
     for name, used in toggles.items():
         if used:
             raise ValueError(
-                f"tensor-parallel size {tp_size} with {name} is not supported: it holds numbers of all heads that the plan "
-                "does not split; use tp_size=1, or FSDP"
+                f"tensor-parallel size {tp_size} with {name} is not supported: it holds numbers of all heads or channels that "
+                "the plan does not split; use tp_size=1, or FSDP"
             )
