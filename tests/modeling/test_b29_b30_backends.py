@@ -51,7 +51,9 @@ def test_b29_unknown_backends_are_refused(name):
     with pytest.raises((ValueError, ImportError)):
         build(config)
     with pytest.raises((ValueError, ImportError)):
-        build(tiny("softcap")).set_attn_implementation(name)
+        model = build(tiny("softcap"))
+        model.set_attn_implementation(name)
+        logits_of(model, draw_ids(1, 8))
 
 
 @pytest.mark.parametrize("field", ["attn_logit_softcapping", "final_logit_softcapping"])
