@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from transformers.utils.import_utils import is_tracing
+from transformers.utils.import_utils import is_torchdynamo_exporting, is_tracing
 
 BLOCK_ELEMENTS = 1 << 22
 
@@ -102,6 +102,8 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     if not terms.plain:
         if dropout > 0.0:
             return eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
+        if is_torchdynamo_exporting():  # an exported graph has no blocks, and logsumexp would fix its lengths
+            return eager_attention(module, query, key, value, mask, scaling=scaling, terms=terms)[0], None
         return blockwise_attention(module, query, key, value, mask, scaling, terms), None
     groups, q_len = query.shape[1] // key.shape[1], query.shape[2]
     causal = mask is None and q_len > 1 and module.is_causal and key.shape[2] == q_len
@@ -224,7 +226,7 @@ def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach
     """Scores [B, heads, rows, reach] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
     batch, heads = query.shape[:2]
     scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, :reach].transpose(2, 3)
-    scores = scores.view(batch, heads, rows.stop - rows.start, reach).float() * rules.scaling
+    scores = scores.view(batch, heads, -1, reach).float() * rules.scaling
     tanh = None
     if rules.softcap is not None:
         tanh = torch.tanh(scores / rules.softcap)
@@ -255,7 +257,7 @@ def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, ru
             lse = torch.logaddexp(lse, sinks.float().view(1, -1, 1, 1))
         weights = (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp().to(value.dtype)
         block = _grouped(weights, value.shape[1]) @ value[:, :, :reach]
-        out.append(block.view(batch, heads, rows.stop - rows.start, value.shape[-1]))
+        out.append(block.view(batch, heads, -1, value.shape[-1]))
         normaliser.append(lse)
     return torch.cat(out, dim=2), torch.cat(normaliser, dim=2)
 
