@@ -10,6 +10,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.integrations import use_experts_implementation
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
 from .feed_forward import FEED_FORWARDS, gate_function
 from .router_balance import record_load, watch_router
@@ -145,7 +146,21 @@ class _FusedExperts(nn.Module):
         return out.to(hidden_states.dtype)
 
 
-@use_experts_implementation
+def grouped_experts(experts, hidden_states, top_k_index, top_k_weights):
+    """transformers' `grouped_mm`, or another kernel where a row of weights does not fill whole 16 bytes, as it requires."""
+    *_, hidden, width = experts.down_proj.shape
+    size = experts.down_proj.element_size()
+    kernel = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
+    if hidden * size % 16 or width * size % 16:
+        kernel = ALL_EXPERTS_FUNCTIONS["batched_mm"] if torch.compiler.is_compiling() else _FusedExperts.forward
+    return kernel(experts, hidden_states, top_k_index, top_k_weights)
+
+
+EXPERTS_FUNCTIONS = ExpertsInterface()
+EXPERTS_FUNCTIONS["grouped_mm"] = grouped_experts
+
+
+@use_experts_implementation(experts_interface=EXPERTS_FUNCTIONS)
 class VariantsGatedExperts(_FusedExperts):
     def __init__(self, config):
         super().__init__(config)
@@ -154,7 +169,7 @@ class VariantsGatedExperts(_FusedExperts):
         return super().forward(hidden_states, top_k_index, top_k_weights)
 
 
-@use_experts_implementation(has_bias=True)
+@use_experts_implementation(experts_interface=EXPERTS_FUNCTIONS, has_bias=True)
 class VariantsBiasedGatedExperts(_FusedExperts):
     def __init__(self, config):
         super().__init__(config)
@@ -163,7 +178,7 @@ class VariantsBiasedGatedExperts(_FusedExperts):
         return super().forward(hidden_states, top_k_index, top_k_weights)
 
 
-@use_experts_implementation(has_gate=False)
+@use_experts_implementation(experts_interface=EXPERTS_FUNCTIONS, has_gate=False)
 class VariantsPlainExperts(_FusedExperts):
     def __init__(self, config):
         super().__init__(config)
@@ -172,7 +187,7 @@ class VariantsPlainExperts(_FusedExperts):
         return super().forward(hidden_states, top_k_index, top_k_weights)
 
 
-@use_experts_implementation(has_gate=False, has_bias=True)
+@use_experts_implementation(experts_interface=EXPERTS_FUNCTIONS, has_gate=False, has_bias=True)
 class VariantsBiasedPlainExperts(_FusedExperts):
     def __init__(self, config):
         super().__init__(config)

@@ -8,22 +8,34 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 
-def clamped_swiglu(limit, alpha):
+class ClampedSwiGLU(nn.Module):
     """(clamp(up, -L, L) + 1) * g * sigmoid(alpha * g) with g = min(gate, L): the gate of gpt-oss."""
 
-    def combine(gate, up):
-        gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
-        return (up + 1) * (gate * torch.sigmoid(gate * alpha))
+    def __init__(self, limit, alpha):
+        super().__init__()
+        self.limit, self.alpha = limit, alpha
 
-    return combine
+    def forward(self, gate, up):
+        gate, up = gate.clamp(max=self.limit), up.clamp(min=-self.limit, max=self.limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
+
+
+class GatedActivation(nn.Module):
+    """act(gate) * up."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def forward(self, gate, up):
+        return self.act(gate) * up
 
 
 def gate_function(config):
     """(gate, up) -> the hidden layer of a gated network (Shazeer 2020, arXiv:2002.05202 §2)."""
     if config.swiglu_limit is not None:
-        return clamped_swiglu(config.swiglu_limit, 1.702 if config.swiglu_alpha is None else config.swiglu_alpha)
-    act = ACT2FN[config.hidden_act]
-    return lambda gate, up: act(gate) * up
+        return ClampedSwiGLU(config.swiglu_limit, 1.702 if config.swiglu_alpha is None else config.swiglu_alpha)
+    return GatedActivation(ACT2FN[config.hidden_act])
 
 
 class VariantsGatedMLP(nn.Module):

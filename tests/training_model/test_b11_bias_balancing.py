@@ -1,6 +1,7 @@
 """B11: auxiliary-loss-free balancing moves the bias by exactly one signed step per optimizer step, whoever runs the loop."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -143,6 +144,12 @@ def test_b11_a_deep_copy_is_balanced_and_its_original_is_not():
     step_by_hand(model)
     assert torch.allclose(biases(model)[0], torch.tensor([-RATE, -RATE, RATE, RATE]))
     assert torch.allclose(biases(twin)[0], torch.tensor([-RATE, -RATE, RATE, RATE]))
+
+
+def test_b11_a_pickled_model_is_balanced():
+    model = pickle.loads(pickle.dumps(skewed()))
+    step_by_hand(model)
+    assert torch.allclose(biases(model)[0], torch.tensor([-RATE, -RATE, RATE, RATE]))
 
 
 def test_b11_an_optimizer_that_does_not_own_the_router_leaves_it():

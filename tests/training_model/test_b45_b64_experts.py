@@ -89,6 +89,19 @@ def test_b64_unfused_experts_agree_with_fused(name):
         assert (gradient - expected[key]).abs().max() < 1e-5, key
 
 
+@pytest.mark.parametrize("width", [6, 7, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_b64_widths_that_the_grouped_kernel_refuses(width, dtype):
+    """torch's grouped_mm asks for rows of whole 16 bytes."""
+    model, batch = biased(moe_intermediate_size=width, expert_bias=True).to(dtype), batch_of(uneven_rows(4))
+    assert model.config._experts_implementation == "grouped_mm"
+    gradients = gradients_of(model, batch)
+    model.set_experts_implementation("eager")
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    for key, gradient in gradients_of(model, batch).items():
+        assert (gradient - gradients[key]).abs().max() <= tolerance * gradient.abs().max().clamp(min=1), key
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_gradients_under_activation_checkpointing(reentrant):
     model, batch = biased(router_balance="bias", num_shared_experts=1), batch_of(uneven_rows(4))
