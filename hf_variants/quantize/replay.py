@@ -47,7 +47,7 @@ def capture_calls(model, layers, batches):
     handles = [m.register_forward_pre_hook(remember(i), with_kwargs=True) for i, m in enumerate(layers)]
     try:
         for batch in batches:
-            model(input_ids=batch, use_cache=False)
+            model.base_model(input_ids=batch, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()

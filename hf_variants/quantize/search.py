@@ -11,6 +11,9 @@ from .rounding import fake_quantize, group_range, grouped
 from .statistics import squared_error
 
 RATIOS = 20
+# Candidates are screened on this many evenly spaced outputs; the best few are then compared on all of them.
+_SCREEN_ROWS = 128
+_FINALISTS = 3
 _CLIP_STEPS = 20
 _CLIP_LOWEST = 0.5
 
@@ -52,12 +55,22 @@ def search_scales(blocks, candidates, expand, group):
     Returns:
         (scales [channels], loss, loss of the identity).
     """
-    losses = [_smoothed_loss(blocks, expand(scales), group) for scales in candidates]
-    losses = torch.stack(losses).nan_to_num(nan=torch.inf)
+    screens = [(_some_rows(weight), gram) for weight, gram in blocks]
+    screened = _losses(screens, candidates, expand, group)
+    finalists = [0, *(index for index in screened.argsort().tolist() if index)][: _FINALISTS + 1]
+    losses = _losses(blocks, candidates[finalists], expand, group)
+    # argmin takes the identity where nothing is strictly better, or nothing finite.
     best = int(losses.argmin())
-    if not losses[best] < losses[0]:
-        best = 0
-    return candidates[best], float(losses[best]), float(losses[0])
+    return candidates[finalists[best]], float(losses[best]), float(losses[0])
+
+
+def _some_rows(weight):
+    return weight[..., :: max(1, weight.shape[-2] // _SCREEN_ROWS), :]
+
+
+def _losses(blocks, candidates, expand, group):
+    losses = torch.stack([_smoothed_loss(blocks, expand(scales), group) for scales in candidates])
+    return losses.nan_to_num(nan=torch.inf)
 
 
 def _smoothed_loss(blocks, columns, group):

@@ -111,7 +111,7 @@ def _move_into_place(partial, directory):
 def _probe_ids(config):
     generator = torch.Generator().manual_seed(0)
     length = min(32, config.max_position_embeddings)
-    return torch.randint(0, config.vocab_size, (2, length), generator=generator)
+    return torch.randint(0, config.vocab_size, (1, length), generator=generator)
 
 
 def _outputs(model, ids):

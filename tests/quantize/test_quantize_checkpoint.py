@@ -74,7 +74,7 @@ def test_smollm2_keeps_most_of_its_perplexity(smollm2, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     ids = torch.tensor(tokenizer(KJV.read_text()[:120_000])["input_ids"])
     report = quantize_checkpoint(
-        smollm2, tmp_path / "q", calibration=ids[: 8 * 512], eval_ids=ids[-8 * 512 :].view(8, 512), group_size=64
+        smollm2, tmp_path / "q", calibration=ids[: 4 * 512], eval_ids=ids[-4 * 512 :].view(4, 512), group_size=64
     )
     full, rtn, awq = (report["perplexity"][name] for name in ("full", "rtn", "awq"))
     assert awq - full < 0.5 * (rtn - full)

@@ -20,9 +20,10 @@ from transformers import (
 from transformers.quantizers import auto
 from transformers.quantizers.quantizer_awq import AwqQuantizer
 
+from hf_variants import VariantsForSequenceClassification
 from hf_variants.quantize import AwqLinear, loading, quantize_awq, quantize_rtn, register_awq, save_quantized
-from tests.quantize.quantized import FITTING_EXPERTS, FITTING_MLA, calibration, fitting
-from tests.variants import draw_ids, far
+from tests.quantize.quantized import FITTING, FITTING_EXPERTS, FITTING_MLA, calibration, fitting
+from tests.variants import build, draw_ids, far, tiny
 
 CASES = {
     "gqa": {},
@@ -129,6 +130,13 @@ def test_base_model_and_classifier_read_the_same_folder(tmp_path):
     classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "q", dtype=torch.float32, num_labels=3)
     assert isinstance(classifier.model.layers[0].mlp.up_proj, AwqLinear)
     assert isinstance(classifier.score, torch.nn.Linear)
+
+
+def test_a_classifier_can_be_quantised(tmp_path):
+    config = tiny("gqa", **FITTING, num_labels=3)
+    result = quantize_awq(build(config, VariantsForSequenceClassification), calibration(4), group_size=32)
+    assert result.report.unquantized_modules == ["score"]
+    save_quantized(result, tmp_path / "q")
 
 
 def test_sharded_folders_load(tmp_path):
