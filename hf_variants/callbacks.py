@@ -9,9 +9,12 @@ import re
 import torch
 from transformers import TrainerCallback
 
+from .modeling.router_balance import settle
+
 
 class ExpertMetricsCallback(TrainerCallback):
-    """Logs, at every training line of a model with experts, over the steps and processes since the last one:
+    """Closes the steps that routers cannot see by themselves (frozen under LoRA; sharded by DeepSpeed or FSDP), and logs,
+    at every training line of a model with experts, over the steps and processes since the last one:
 
     - `aux_loss`, `z_loss`: mean router losses per micro-batch, without their coefficients, where the model has them;
     - `expert_load_layer_N_min`, `_max`: smallest and largest number of tokens of any expert of layer N, relative to even use
@@ -28,6 +31,10 @@ class ExpertMetricsCallback(TrainerCallback):
             head.router_sums.clear()
 
     def on_step_end(self, args, state, control, **kwargs):
+        routers = self.routers.values()
+        settle([router for router in routers if not router.weight.requires_grad], moves_bias=False)
+        if optimizer_hides_weights():
+            settle([router for router in routers if router.weight.requires_grad])
         for layer, router in self.routers.items():
             if router.last_load is not None:
                 self.loads[layer] = self.loads.get(layer, 0) + router.last_load
@@ -43,6 +50,13 @@ class ExpertMetricsCallback(TrainerCallback):
 
     def on_train_end(self, args, state, control, **kwargs):
         self.loads, self.routers, self.heads = {}, {}, []
+
+
+def optimizer_hides_weights():
+    """Whether the optimizer holds flat shards in place of the weights (DeepSpeed, FSDP), so that no router knows its own."""
+    from accelerate.state import AcceleratorState, is_initialized
+
+    return is_initialized() and AcceleratorState().distributed_type in ("DEEPSPEED", "FSDP")
 
 
 def routers_by_layer(model):

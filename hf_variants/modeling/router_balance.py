@@ -56,10 +56,15 @@ def add_up(sums, terms):
         sums[name] = (total + value.detach(), number + 1)
 
 
-@torch.no_grad()
 def _after_step(optimizer, args, kwargs):
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    routers = [router for _, router in sorted(_ROUTERS.items()) if id(router.weight) in owned and router.load is not None]
+    settle([router for _, router in sorted(_ROUTERS.items()) if id(router.weight) in owned])
+
+
+@torch.no_grad()
+def settle(routers, moves_bias=True):
+    """Close the step of `routers`: their load, summed over the ranks, becomes `last_load` and moves their bias."""
+    routers = [router for router in routers if router.load is not None]
     if not routers:
         return
     loads = torch.stack([router.load.to(routers[0].load.device) for router in routers])
@@ -68,5 +73,5 @@ def _after_step(optimizer, args, kwargs):
     for router, load in zip(routers, loads, strict=True):
         router.last_load, router.load = load, None
         bias = router.e_score_correction_bias
-        if bias is not None and load.sum() > 0:
+        if moves_bias and bias is not None and load.sum() > 0:
             bias.add_(router.update_rate * torch.sign(load.mean() - load).to(bias.device))

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer
 
+from hf_variants import callbacks
 from hf_variants.callbacks import load_metrics
-from tests.training_model.support import batch_of, sparse_model, trainer_of, uneven_rows
+from tests.training_model.support import arguments, batch_of, sparse_model, trainer_of, uneven_rows
 
 AUX = {"router_balance": "aux_loss", "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.25}
 
@@ -76,3 +77,28 @@ def test_inert_for_models_without_experts(tmp_path, family):
     trainer = trainer_of(model, uneven_rows(), tmp_path)
     trainer.train()
     assert set(trainer.state.log_history[0]) == {"loss", "grad_norm", "learning_rate", "epoch", "step"}
+
+
+def test_frozen_routers_log_their_load_and_keep_their_bias(tmp_path):
+    model = sparse_model(router_balance="bias")
+    for layer in model.model.layers:
+        layer.mlp.gate.requires_grad_(False)
+    trainer = trainer_of(model, uneven_rows(16), tmp_path, max_steps=2)
+    trainer.train()
+    assert trainer.state.log_history[1]["expert_load_layer_1_max"] > 1
+    for layer in model.model.layers:
+        assert layer.mlp.gate.last_load.sum() == 8 * 12 * 2
+        assert not layer.mlp.gate.e_score_correction_bias.any()
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_bias_moves_where_the_optimizer_holds_shards(tmp_path, monkeypatch, hidden):
+    """As under DeepSpeed, whose optimizer does not list the weights of the model."""
+    monkeypatch.setattr(callbacks, "optimizer_hides_weights", lambda: hidden)
+    model = sparse_model(router_balance="bias")
+    shard = torch.nn.Parameter(torch.zeros(3))
+    arguments_ = arguments(tmp_path, per_device_train_batch_size=8, max_steps=2)
+    optimizer = torch.optim.SGD([shard], lr=0.1)
+    Trainer(model, arguments_, train_dataset=uneven_rows(16), optimizers=(optimizer, None)).train()
+    moved = model.model.layers[1].mlp.gate.e_score_correction_bias.abs().max().item()
+    assert moved == pytest.approx(0.002 if hidden else 0.0, abs=1e-7)
