@@ -57,13 +57,17 @@ class SequenceReader:
         lengths = None
         if self._must_restart(record, position_ids, visible):
             inputs_embeds, position_ids, visible, lengths = self._rewind(cache, record, inputs_embeds, position_ids, visible)
-            record, padding = None, needs_padding(visible)
-        packed = is_packed(given, position_ids, visible) and not (masks_given and not can_record(cache))
+            record, padding, past = None, needs_padding(visible), 0
+        known = record is not None or self.follows_length or masks_given or is_tracing(position_ids)
+        unrecorded = 0 if known else int(past)
+        packed = is_packed(given, position_ids, visible, padding, unrecorded)
+        packed = packed and not (masks_given and not can_record(cache))
         if record is None and not self.follows_length and not packed:
             return Sequence(inputs_embeds, position_ids, padding, None, None, None)
         lengths = self._lengths(record, position_ids, visible) if lengths is None else lengths
         if cache is not None:
             new = TokenRecord(position_ids, visible, lengths["prompt"], lengths["current"])
+            new = behind_cached(new, padding, unrecorded)
             history = inputs_embeds if self.boundary is not None else None
             record = write_record(cache, self.num_layers, new, history)
             seen, seen_visible = record.positions, record.visible.bool()
@@ -163,11 +167,31 @@ def resolve_positions(position_ids, padding, past, batch, q_len, device):
     return (torch.arange(q_len, device=device) + past).unsqueeze(0).expand(batch, -1)
 
 
-def is_packed(given, position_ids, visible):
-    """Whether some row holds several documents. Only positions that were given can say so; while tracing it is assumed."""
-    if not given or position_ids.shape[1] == 1:
+def is_packed(given, position_ids, visible, padding, unrecorded):
+    """Whether some row holds several documents. Only positions that were given can say so; while tracing it is assumed.
+
+    unrecorded: number of cached tokens without a record, which are one document, the first.
+    """
+    if not given or (position_ids.shape[1] == 1 and not unrecorded):
         return False
-    return is_tracing(position_ids) or bool(documents_of(position_ids, visible).any())
+    if is_tracing(position_ids):
+        return True
+    count = unrecorded if padding is None else padding[:, :unrecorded].sum(dim=1, keepdim=True)
+    if unrecorded and bool((visible & (position_ids < count)).any()):
+        return True
+    return position_ids.shape[1] > 1 and bool(documents_of(position_ids, visible).any())
+
+
+def behind_cached(new, padding, unrecorded):
+    """The `TokenRecord` `new` behind that of `unrecorded` cached tokens, which are one document."""
+    if not unrecorded:
+        return new
+    batch, device = new.positions.shape[0], new.positions.device
+    every = torch.ones(batch, unrecorded, dtype=torch.bool, device=device)
+    visible = every if padding is None else padding[:, :unrecorded].to(device)
+    length = visible.sum(dim=1, keepdim=True).expand(-1, unrecorded)
+    old = TokenRecord(resolve_positions(None, visible, 0, batch, unrecorded, device), visible, length, length)
+    return TokenRecord(*(torch.cat(parts, dim=1) for parts in zip(old, new, strict=True)))
 
 
 def last_visible(record):

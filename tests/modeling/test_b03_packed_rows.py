@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import DynamicCache, StaticCache
 
 from tests.modeling.helpers import TOLERANCE, documents_alone, logits_of, model_of, pack, scaled_far
 from tests.variants import TOGGLES
@@ -82,3 +83,41 @@ def test_b03_decoding_after_a_packed_prompt_continues_its_last_document(name):
             steps.append(out.logits)
     joined = torch.cat(steps, dim=1)
     assert scaled_far(joined, documents_alone(model, ids, [6, 9 + more])) <= TOLERANCE
+
+
+@pytest.mark.parametrize("cuts", [[3], [6], [7], [6, 7, 26], [3, 30], [5, 6, 7, 8, 9]], ids=str)
+@pytest.mark.parametrize("name", ["gqa", "mla_qk_head", "alternating", "chunked", "alibi", "learned", "sinks_softcap_sliding"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_b03_a_packed_prompt_may_be_cut_anywhere(name, cuts, cache):
+    """Also where the first piece holds one document only, so that nothing of it said that the row is packed."""
+    model = model_of(name)
+    if cache == "static" and name == "chunked":
+        pytest.skip("refused: a static cache of chunked layers alone cannot hold the record")
+    ids, positions, _ = pack(LENGTHS)
+    make = {
+        "dynamic": lambda: DynamicCache(config=model.config),
+        "static": lambda: StaticCache(config=model.config, max_cache_len=40),
+    }[cache]
+    past, pieces = make(), []
+    with torch.no_grad():
+        for start, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
+            place = positions[:, start:end]
+            pieces.append(model(ids[:, start:end], position_ids=place, past_key_values=past, use_cache=True).logits)
+    assert scaled_far(torch.cat(pieces, dim=1), documents_alone(model, ids, LENGTHS)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gqa", "mla", "sliding", "alibi_terms"])
+def test_b03_a_packed_prompt_with_left_pads_may_be_cut_anywhere(name):
+    model = model_of(name)
+    ids, positions, _ = pack([6, 9])
+    ids, positions = (torch.nn.functional.pad(part, (4, 0)) for part in (ids, positions))
+    mask = torch.ones_like(ids)
+    mask[:, :4] = 0
+    alone = documents_alone(model, ids[:, 4:], [6, 9])
+    for cuts in ([3], [7], [10], [12], list(range(5, 19))):
+        past, pieces = DynamicCache(config=model.config), []
+        with torch.no_grad():
+            for start, end in zip([0, *cuts], [*cuts, 19], strict=True):
+                inputs = {"position_ids": positions[:, start:end], "attention_mask": mask[:, :end]}
+                pieces.append(model(ids[:, start:end], past_key_values=past, use_cache=True, **inputs).logits)
+        assert scaled_far(torch.cat(pieces, dim=1)[:, 4:], alone) <= TOLERANCE, cuts
