@@ -124,3 +124,19 @@ def test_an_adapter_is_saved_without_code_and_card(tmp_path):
     model.save_pretrained(tmp_path)
     saved = {path.name for path in tmp_path.iterdir()}
     assert saved == {"adapter_config.json", "adapter_model.safetensors", "generation_config.json"}
+
+
+def test_draft_of_a_plain_trainer_gains_our_section_and_that_of_other_models_does_not(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    sizes = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    models = {"ours": build(tiny("qk_head")), "native": LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **sizes))}
+    for name, model in models.items():
+        arguments = TrainingArguments(output_dir=tmp_path / name, report_to=[], use_cpu=True)
+        trainer = Trainer(model=model, args=arguments)
+        trainer.save_model()
+        trainer.create_model_card(dataset="verses", tags="mine")
+        card = ModelCard(read(tmp_path / name))
+        assert "the verses dataset" in card.text and "mine" in card.data.tags
+        assert (BEGIN in card.text) is (name == "ours")
+    assert "`qk_norm` | `head`" in read(tmp_path / "ours")

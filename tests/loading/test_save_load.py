@@ -125,7 +125,9 @@ def test_bfloat16_is_stored_and_read_as_such(tmp_path, name):
     # frequencies are no weights: they are computed in fp32 whatever the weights' dtype
     frequencies = [value for key, value in loaded.named_buffers() if "inv_freq" in key]
     assert all(value.dtype == torch.float32 for value in frequencies)
-    assert far(logits_of(loaded), logits_of(wide)) < 0.02 * logits_of(wide).abs().max().item() + 0.05
+    # the median: rounding sends single tokens to another expert
+    expected = logits_of(wide)
+    assert (logits_of(loaded) - expected).abs().median() < 0.03 * expected.abs().median()
 
 
 @pytest.mark.parametrize("name", ["gqa", "moe_groups", "tied"])
