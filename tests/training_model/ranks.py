@@ -3,9 +3,10 @@
 import sys
 
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.training_model.support import identical_rows, sparse_model, step_of, trainer_of, uneven_rows
+from tests.training_model.support import batch_of, identical_rows, sparse_model, step_of, trainer_of, uneven_rows
 
 AUX = {"router_balance": "aux_loss", "router_aux_loss_coef": 1.0, "router_z_loss_coef": 0.5}
 BIAS = {"router_balance": "bias", "router_bias_update_rate": 0.01}
@@ -54,7 +55,28 @@ def disjoint_experts(directory):
     }
 
 
-JOBS = {"batch_cut": batch_cut, "disjoint_experts": disjoint_experts}
+def sharded(directory):
+    """One step of FSDP2 on half of the rows each, and the weights it ends with."""
+    torch.distributed.init_process_group("gloo")
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    results = {}
+    for name, options in (("bias", BIAS), ("aux", {**AUX, "tie_word_embeddings": True})):
+        model, rows = sparse_model(**options), identical_rows() if name == "aux" else uneven_rows()
+        for module in (*model.model.layers, model):
+            fully_shard(module, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        items = sum((row["labels"][1:] != -100).sum() for row in rows)
+        rank = torch.distributed.get_rank()
+        out = model.train()(**batch_of(rows[4 * rank : 4 * rank + 4]), num_items_in_batch=items)
+        (2 * out.loss).backward()  # FSDP averages over the ranks
+        optimizer.step()
+        results[name] = {key: weight.full_tensor().detach() for key, weight in model.named_parameters()}
+        if name == "bias":
+            results["balance"] = biases(model)
+    return results
+
+
+JOBS = {"batch_cut": batch_cut, "disjoint_experts": disjoint_experts, "sharded": sharded}
 
 
 def main(job, result, directory):

@@ -5,8 +5,9 @@ import torch
 
 from hf_variants import VariantsForMaskedLM
 from tests.training_model.launch import launch
-from tests.training_model.support import difference, distance, identical_rows, sparse_model, step_of, uneven_rows
+from tests.training_model.support import batch_of, difference, distance, identical_rows, sparse_model, step_of, uneven_rows
 
+BIAS = {"router_balance": "bias", "router_bias_update_rate": 0.01}
 CUTS = [(8, 1), (4, 2), (2, 4), (1, 8)]
 AUX = {"router_balance": "aux_loss", "router_aux_loss_coef": 1.0, "router_z_loss_coef": 0.5}
 
@@ -60,3 +61,19 @@ def test_b06_two_processes_equal_one(tmp_path):
     ratio = (two["aux"][router] - two["plain"][router]).norm() / (one[router] - one_plain[router]).norm()
     assert ratio.item() == pytest.approx(1.0, abs=1e-4)
     assert torch.equal(two["bias"], two["bias_of_other_rank"])
+
+
+@pytest.mark.slow
+def test_b06_b11_sharded_weights_equal_one_process(tmp_path):
+    two = launch(tmp_path, "sharded")
+    for name, options in (("bias", BIAS), ("aux", {**AUX, "tie_word_embeddings": True})):
+        rows = identical_rows() if name == "aux" else uneven_rows()
+        model = sparse_model(**options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        model.train()(**batch_of(rows)).loss.backward()
+        optimizer.step()
+        for key, weight in model.named_parameters():
+            assert (two[name][key] - weight).abs().max() < 1e-5, (name, key)
+        if name == "bias":
+            balance = torch.stack([layer.mlp.gate.e_score_correction_bias for layer in model.model.layers])
+            assert torch.equal(two["balance"], balance)
