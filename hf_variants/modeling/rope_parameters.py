@@ -97,8 +97,10 @@ def _check_numbers(config, where, rope):
     for key, value in rope.items():
         if key in ("rope_type", "truncate", "short_factor", "long_factor") or value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        if not _is_positive(value):
             raise ValueError(f"{where}: {key}={value!r} must be a number greater than zero")
+    if not isinstance(rope.get("truncate") or False, bool):
+        raise ValueError(f"{where}: truncate={rope['truncate']!r} must be True or False")
     if "factor" in rope and rope["factor"] < 1:
         raise ValueError(f"{where}: factor={rope['factor']} must be at least 1 (it stretches the context)")
     if rope.get("partial_rotary_factor", 1.0) > 1:
@@ -111,8 +113,12 @@ def _check_numbers(config, where, rope):
         dims = int(config.rotary_head_dim * rope.get("partial_rotary_factor", config.partial_rotary_factor)) // 2
         for key in ("short_factor", "long_factor"):
             values = rope[key]
-            if not isinstance(values, (list, tuple)) or len(values) != dims or any(v <= 0 for v in values):
+            if not isinstance(values, (list, tuple)) or len(values) != dims or not all(map(_is_positive, values)):
                 raise ValueError(
                     f"{where}: {key} must be a list of {dims} numbers greater than zero, one per rotary frequency "
                     f"(half of the rotated width of a head); got {values!r}"
                 )
+
+
+def _is_positive(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
