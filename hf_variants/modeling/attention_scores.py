@@ -138,6 +138,7 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
         raise ValueError(
             "flex_attention on a CPU computes neither gradients nor sinks; use attn_implementation='sdpa' or 'eager'"
         )
+    query, key, value = in_autocast_dtype(query, key, value)
     mask = causal_mask(module, query, key, mask)
     block_mask, additive = None, None
     if mask is not None and mask.dtype == torch.bool:
@@ -187,8 +188,17 @@ def _compiled_flex():
     return _FLEX["kernel"]
 
 
+def in_autocast_dtype(*states):
+    """The states as autocast hands them to torch's own kernels: rotated queries leave RoPE in fp32, values do not."""
+    device = states[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return states
+    return tuple(part.to(torch.get_autocast_dtype(device)) for part in states)
+
+
 def blockwise_attention(module, query, key, value, mask, scaling, terms):
     """Exact attention in blocks of queries, recomputed in the backward pass. As `eager_attention`, returns the output."""
+    query, key, value = in_autocast_dtype(query, key, value)
     slopes = q_index = k_index = None
     if terms.alibi is not None:
         slopes, q_index, k_index = terms.alibi

@@ -117,6 +117,18 @@ def test_b29_b30_parameter_gradients_equal_eager(name, is_causal, monkeypatch):
             assert scaled_far(sdpa[key], eager[key]) <= TOLERANCE, key
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_b29_b30_training_under_autocast_follows_fp32(name):
+    """Rotated queries are fp32 and values bfloat16 there; no cache, so that MLA runs its expanded form."""
+    model, ids = build(tiny(name)).train(), draw_ids(2, 24)
+    expected = model(ids, labels=ids, use_cache=False).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=0.05)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 CASES = {
     "softcap": {"softcap": 1.5},
     "sinks": {"sinks": True},
