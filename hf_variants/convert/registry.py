@@ -9,6 +9,12 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
+# Where a model could go to several families, the best known ones are tried first.
+_FIRST = (
+    *("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmo2", "gemma2", "gemma3_text", "phi3"),
+    *("deepseek_v3", "gpt2", "bloom", "gpt_oss"),
+)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -18,13 +24,11 @@ class Family:
         model_type: transformers' name of it.
         config: list of config rules (`config_map.py`).
         weights: list of weight rules (`weight_rules.py`).
-        priority: place in the order of `known_families()` when a model could go to several; names decide among equals.
     """
 
     model_type: str
     config: list
     weights: list
-    priority: int = 1
 
     def read(self, native):
         """Keywords of VariantsConfig that a native config object means. Raises ValueError for what none means."""
@@ -60,7 +64,8 @@ def find_family(model_type):
 
 def known_families():
     """Every family, in the order in which `to_native` tries them."""
-    return sorted((find_family(name) for name in family_names()), key=lambda item: (item.priority, item.model_type))
+    names = family_names()
+    return [find_family(name) for name in (*_FIRST, *(name for name in names if name not in _FIRST))]
 
 
 def _nearest(model_type):

@@ -15,18 +15,56 @@ COMMON_KEYS_WITHOUT_DROPOUT = [
 ]
 COMMON_KEYS = [*COMMON_KEYS_WITHOUT_DROPOUT, Same("attention_dropout")]
 
+# The row of the pad is not trained, by `padding_idx`.
+FROZEN_PAD = Both(lambda native: {"freeze_pad_embedding": native.pad_token_id is not None}, lambda config: {})
+
 # What most families after Llama have: grouped heads, a context length and an RMSNorm epsilon.
-MODERN_KEYS = [
-    *COMMON_KEYS,
-    Same("num_key_value_heads", "max_position_embeddings"),
-    Key("norm_eps", "rms_norm_eps"),
-    Both(lambda native: {"freeze_pad_embedding": native.pad_token_id is not None}, lambda config: {}),
-    Always(norm_type="rmsnorm"),
-]
+GROUPED_KEYS = [*COMMON_KEYS, Same("num_key_value_heads", "max_position_embeddings"), FROZEN_PAD]
+MODERN_KEYS = [*GROUPED_KEYS, Key("norm_eps", "rms_norm_eps"), Always(norm_type="rmsnorm")]
+
+
+def layernorm_keys(eps):
+    """As `MODERN_KEYS`, but LayerNorm with its epsilon under the native key `eps`."""
+    return [*GROUPED_KEYS, Key("norm_eps", eps), Always(norm_type="layernorm")]
+
 
 EMBEDDINGS = keep("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
 BLOCKS = keep("model.layers.*.self_attn.**", "model.layers.*.mlp.**", "model.layers.*.*_layernorm.weight")
 LLAMA_WEIGHTS = [*EMBEDDINGS, *BLOCKS]
+LAYERNORM_WEIGHTS = [
+    *keep("model.embed_tokens.weight", "model.norm.*", "lm_head.weight"),
+    *keep("model.layers.*.self_attn.**", "model.layers.*.mlp.**", "model.layers.*.*_layernorm.*"),
+]
+
+
+def qkv_biases(key="attention_bias"):
+    """One native switch for the biases of q, k and v; o has none."""
+    return Both(
+        lambda native: {"attention_bias": getattr(native, key), "attention_out_bias": False},
+        lambda config: {key: config.attention_bias},
+    )
+
+
+def granite_multipliers(*more):
+    """Factors on embeddings, scores and branches under Granite's names; `more` are further keys of one name."""
+    return Same("embedding_multiplier", "attention_multiplier", "residual_multiplier", *more)
+
+
+def reciprocal(ours, native):
+    """A factor on one side that divides on the other (Cohere's logit_scale is 1 / logits_scaling)."""
+    return Both(
+        lambda config: {ours: 1 / getattr(config, native)},
+        lambda config: {native: _exact_reciprocal(getattr(config, ours))},
+    )
+
+
+def _exact_reciprocal(value):
+    """1 / value, or the neighbouring float whose reciprocal is `value` again."""
+    from math import inf, nextafter
+
+    nearest = 1 / value
+    candidates = (nearest, nextafter(nearest, inf), nextafter(nearest, -inf))
+    return next((found for found in candidates if 1 / found == value), nearest)
 
 
 def all_biases(key="attention_bias"):
@@ -38,6 +76,15 @@ def all_biases(key="attention_bias"):
 
 
 # ---- RoPE ----
+# A model of which no layer rotates.
+NO_POSITIONS = {
+    "position_embedding_type": "none",
+    "rope_parameters": None,
+    "partial_rotary_factor": 1.0,
+    "rope_interleaved": False,
+}
+
+
 def rope(partial=False):
     """A flat `rope_parameters`; `partial` for families whose rotary embedding reads `partial_rotary_factor`."""
     return Both(lambda native: _read_flat(native, partial), lambda config: {"rope_parameters": _write_flat(config, partial)})
@@ -99,6 +146,29 @@ def _write_nested(config):
     keys = {plan.layer_type: plan.rope_key for plan in config.layer_plan() if plan.rope_key is not None}
     written = {kind: written_rope(config, key) for kind, key in keys.items()}
     return {"rope_parameters": written} if written else {}
+
+
+def rope_on_sliding_layers(unless_windowless=False):
+    """Full layers have no positions (Cohere 2); `unless_windowless`: without any window every layer has (EXAONE 4)."""
+    return Both(
+        lambda native: _read_sliding_rope(native, unless_windowless),
+        lambda config: _write_sliding_rope(config, unless_windowless),
+    )
+
+
+def _read_sliding_rope(native, unless_windowless):
+    if unless_windowless and native.sliding_window is None:
+        return {}
+    flags = [int(kind == "sliding_attention") for kind in native.layer_types]
+    if any(flags):
+        return {"no_rope_layers": flags}
+    return dict(NO_POSITIONS)
+
+
+def _write_sliding_rope(config, unless_windowless):
+    if not unless_windowless or config.position_embedding_type != "rope":
+        return {}
+    return {"sliding_window": config.sliding_window}
 
 
 # ---- windows ----
@@ -194,6 +264,16 @@ def no_bidirectional():
     )
 
 
+def scaled_embedding():
+    """Looked-up rows times the root of the width (Gemma)."""
+    return Both(
+        lambda native: {
+            "embedding_multiplier": native.hidden_size**0.5,
+            "embedding_multiplier_scope": "input_ids",
+        }
+    )
+
+
 def gemma_keys():
     """What Gemma 2 and Gemma 3 share."""
     return [
@@ -201,12 +281,7 @@ def gemma_keys():
         Same("intermediate_size", "query_pre_attn_scalar", "final_logit_softcapping"),
         Key("hidden_act", "hidden_activation"),
         Always(norm_placement="sandwich", norm_unit_offset=True, norm_weight_in_fp32=True),
-        Both(
-            lambda native: {
-                "embedding_multiplier": native.hidden_size**0.5,
-                "embedding_multiplier_scope": "input_ids",
-            }
-        ),
+        scaled_embedding(),
         HeadDim(declared=True),
         all_biases(),
         window_of_layer_types(),

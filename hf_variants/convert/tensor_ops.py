@@ -59,6 +59,67 @@ class SplitPerHead:
 
 
 @dataclass(frozen=True)
+class SplitPerGroup:
+    """Rows ordered [key-value head, (its query heads, k, v), head_dim] into q, k and v (Falcon).
+
+    With one key-value head this is [all q | k | v], with as many as query heads it is [head, (q, k, v)].
+    """
+
+    def into(self, tensors, config):
+        (fused,) = tensors
+        groups, rest = config.num_key_value_heads, fused.shape[1:]
+        rows = fused.reshape(groups, -1, config.head_dim, *rest)
+        parts = rows.split([config.num_attention_heads // groups, 1, 1], dim=1)
+        return [part.reshape(-1, *rest) for part in parts]
+
+    def back(self, tensors, config):
+        groups, rest = config.num_key_value_heads, tensors[0].shape[1:]
+        return [torch.cat([part.reshape(groups, -1, config.head_dim, *rest) for part in tensors], dim=1).reshape(-1, *rest)]
+
+
+@dataclass(frozen=True)
+class SplitPerBlock:
+    """Rows ordered [block, part, row] into one tensor per part, rows [block, row] (CodeGen's four blocks of q, v, k)."""
+
+    blocks: int
+    parts: int = 3
+
+    def into(self, tensors, config):
+        (fused,) = tensors
+        rows = fused.reshape(self.blocks, self.parts, -1, *fused.shape[1:])
+        return [rows[:, part].reshape(-1, *fused.shape[1:]) for part in range(self.parts)]
+
+    def back(self, tensors, config):
+        blocks = [tensor.reshape(self.blocks, -1, *tensor.shape[1:]) for tensor in tensors]
+        return [torch.stack(blocks, dim=1).reshape(-1, *tensors[0].shape[1:])]
+
+
+@dataclass(frozen=True)
+class SwapHalves:
+    """Swap the halves of each head's rows, which turns RoPE by -angle into RoPE by +angle; its own inverse (nanochat)."""
+
+    def into(self, tensors, config):
+        return [self._swapped(tensor, config.head_dim) for tensor in tensors]
+
+    back = into
+
+    def _swapped(self, tensor, head_dim):
+        halves = tensor.reshape(-1, 2, head_dim // 2, *tensor.shape[1:])
+        return halves.flip(1).reshape(tensor.shape)
+
+
+@dataclass(frozen=True)
+class DropLeadingOne:
+    """[1, n] into [n] (Ernie 4.5's selection bias)."""
+
+    def into(self, tensors, config):
+        return [tensor.squeeze(0) for tensor in tensors]
+
+    def back(self, tensors, config):
+        return [tensor.unsqueeze(0) for tensor in tensors]
+
+
+@dataclass(frozen=True)
 class Deinterleave:
     """Entries 0, 2, ... of `dim`, then 1, 3, ... (gpt-oss alternates gate and up); the inverse alternates them."""
 

@@ -7,18 +7,23 @@ names it.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
 class WeightRule:
-    """Tensors named by `native` become those named by `ours` through `ops`, and back by their inverses."""
+    """Tensors named by `native` become those named by `ours` through `ops`, and back by their inverses.
+
+    `when(config)` of ours says whether the rule applies, for families whose names follow their config.
+    """
 
     native: tuple
     ours: tuple
     ops: tuple = ()
+    when: Callable = lambda config: True
 
     def transform(self, tensors, config, back):
         """The tensors of one match, rearranged (`back`: from ours to native)."""
@@ -43,6 +48,11 @@ def rearrange(native, ours, *ops):
     return WeightRule(as_tuple(native), as_tuple(ours), ops)
 
 
+def only_if(condition, *rules):
+    """Rules that apply to configs of ours for which `condition(config)` holds."""
+    return [replace(rule, when=condition) for rule in rules]
+
+
 def apply_rules(rules, state, config, back=False):
     """Rewrite a state dict by `rules`.
 
@@ -58,7 +68,7 @@ def apply_rules(rules, state, config, back=False):
         ValueError: naming tensors that no rule takes, or whose partners are missing, or that cannot be split.
     """
     left, result = dict(state), {}
-    for rule in rules:
+    for rule in [rule for rule in rules if rule.when(config)]:
         sources, targets = (rule.ours, rule.native) if back else (rule.native, rule.ours)
         for binding in _bindings(sources, left):
             names = [_fill(pattern, binding) for pattern in sources]

@@ -7,6 +7,7 @@ initial values of one and zero a swapped or dropped tensor would go unseen.
 import copy
 
 import torch
+from native_choices import BASES, CHOICES
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 _COMMON = {
@@ -167,8 +168,9 @@ _CHOICES = {
         "normed_residual": {"apply_residual_connection_post_layernorm": True, "seq_length": 2048},
         "untied": {"tie_word_embeddings": False, "n_head": 4},
     },
+    **CHOICES,
 }
-_BASES = {"gpt2": _GPT2, "bloom": _BLOOM}
+_BASES = {"gpt2": _GPT2, "bloom": _BLOOM, **BASES}
 
 CASES = [(family, name) for family, choices in _CHOICES.items() for name in choices]
 CASE_IDS = [f"{family}-{name}" for family, name in CASES]

@@ -6,7 +6,6 @@ from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, all_bias
 
 FAMILY = Family(
     model_type="llama",
-    priority=0,
     config=[
         *MODERN_KEYS,
         Same("intermediate_size", "hidden_act", "mlp_bias"),
