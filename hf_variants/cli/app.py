@@ -42,7 +42,9 @@ def run(arguments=None):
         # typer's usage errors know their own exit code; anything else is a defect and keeps its traceback
         if not hasattr(error, "format_message"):
             raise
-        print_error(error.format_message())
+        message = error.format_message()
+        if message:
+            print_error(message)
         code = error.exit_code
     # typer turns an interruption into this code by itself, too
     if code == 130:

@@ -1,21 +1,16 @@
 """What the command line prints, and where."""
 
-import os
-
 from rich.console import Console
+
+from ..training.processes import is_writer
 
 console = Console(highlight=False)
 _errors = Console(stderr=True, highlight=False)
 
 
-def is_main_process():
-    """Whether this is the only process, or the first of `torchrun` and `accelerate launch`."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def announce(text):
     """Print one line of progress, from the first process alone."""
-    if is_main_process():
+    if is_writer():
         console.print(text, markup=False, soft_wrap=True)
 
 
@@ -26,7 +21,7 @@ def print_error(text):
 
 def show_numbers(title, values):
     """Print a dict of numbers as a table, from the first process alone."""
-    if not is_main_process():
+    if not is_writer():
         return
     from rich.table import Table
 

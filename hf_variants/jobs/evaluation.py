@@ -4,9 +4,10 @@ from pathlib import Path
 
 from ..training.documents import documents_of
 from ..training.models import open_checkpoint
+from ..training.processes import print_once
 
 
-def evaluate(spec, announce=print):
+def evaluate(spec, announce=print_once):
     """Measure a checkpoint (`EvaluateSpec`).
 
     Returns:

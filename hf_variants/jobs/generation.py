@@ -4,11 +4,12 @@ from pathlib import Path
 
 from ..modeling.vocabulary import nearest
 from ..training.models import open_checkpoint
+from ..training.processes import print_once
 
 DEFAULTS = {"max_new_tokens": 64}
 
 
-def generate(spec, announce=print):
+def generate(spec, announce=print_once):
     """Continue the prompts of a `GenerateSpec`.
 
     Returns:

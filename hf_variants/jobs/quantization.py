@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from ..training.documents import documents_fingerprint, documents_of
+from ..training.processes import print_once
 from ..training.stages import STAGE_FILE, run_stage, stage_fingerprint
 from ..training.tokenizer import load_tokenizer
 
 
-def quantize(spec, announce=print):
+def quantize(spec, announce=print_once):
     """Run a `QuantizeSpec`; finished work is not done again.
 
     Returns:

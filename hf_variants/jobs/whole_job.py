@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..training.documents import documents_of
 from ..training.pretraining import pretrain
+from ..training.processes import print_once
 from ..training.spec_parsing import build_spec, read_recipe
 from ..training.specs import TrainingSpec
 from ..training.stages import read_json, run_stage, stage_fingerprint
@@ -29,7 +30,7 @@ from .specs import EvaluateSpec, ExtendSpec, GenerateSpec, QuantizeSpec
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def quickstart(spec, announce=print):
+def quickstart(spec, announce=print_once):
     """Run a `QuickstartSpec`.
 
     Returns:

@@ -30,6 +30,8 @@ DEFAULTS = {
     "save_steps": 200,
     "save_total_limit": 2,
     "report_to": "none",
+    # every parameter of the family takes part in every step, experts without tokens too
+    "ddp_find_unused_parameters": False,
 }
 
 
@@ -58,7 +60,9 @@ def training_arguments(spec):
     import torch
     from transformers import TrainingArguments
 
-    section = {**DEFAULTS, "dataloader_pin_memory": torch.cuda.is_available(), **check_trainer_section(spec.trainer)}
+    # Several processes without an accelerator find each other only when they are told to stay on the CPU.
+    machine = {"dataloader_pin_memory": torch.cuda.is_available(), "use_cpu": not torch.accelerator.is_available()}
+    section = {**DEFAULTS, **machine, **check_trainer_section(spec.trainer)}
     try:
         return TrainingArguments(output_dir=spec.output_dir, seed=spec.seed, **section)
     except (ValueError, TypeError, ImportError) as error:

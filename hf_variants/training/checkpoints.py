@@ -11,6 +11,8 @@ import struct
 import zipfile
 from pathlib import Path
 
+from .processes import is_writer
+
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -28,7 +30,8 @@ def last_good_checkpoint(output_dir):
         reason = why_broken(path)
         if reason is None:
             return str(path)
-        _move_aside(path, reason)
+        if is_writer():
+            _move_aside(path, reason)
     return None
 
 

@@ -58,7 +58,7 @@ def check_model_entry(spec):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to continue from); got {given}")
     if spec.model is not None:
-        VariantsConfig(**model_section(spec.model))
+        check_length(VariantsConfig(**model_section(spec.model)), spec.data.sequence_length)
 
 
 def build_model(spec, tokenizer):
@@ -77,15 +77,25 @@ def build_model(spec, tokenizer):
 
 
 def load_model(path, **kwargs):
-    """AutoModelForCausalLM.from_pretrained with ValueError for a path that holds no model."""
+    """AutoModelForCausalLM.from_pretrained with a ValueError naming `model_path` where it holds no model."""
     from transformers import AutoModelForCausalLM
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
     try:
         return AutoModelForCausalLM.from_pretrained(path, **kwargs)
-    except OSError as error:
-        raise ValueError(f"model_path={str(path)!r} holds no model: {str(error).strip().splitlines()[0]}") from None
+    except (OSError, ValueError) as error:
+        raise no_model(path, error) from None
+
+
+def no_model(path, error):
+    """The ValueError that says why nothing could be loaded; one that names what is wrong with a model is kept."""
+    empty = Path(path).is_dir() and not (Path(path) / "config.json").is_file()
+    if isinstance(error, ValueError) and not empty:
+        return error
+    reason = "the folder has no config.json" if empty else str(error).strip().splitlines()[0]
+    absent = "" if Path(path).is_dir() else "no such folder here; as an id of the Hub: "
+    return ValueError(f"model_path={str(path)!r} holds no model: {absent}{reason}")
 
 
 def open_checkpoint(path, dtype="auto", device="auto"):
@@ -102,9 +112,9 @@ def open_checkpoint(path, dtype="auto", device="auto"):
     return load_model(path, dtype=dtype).to(device).eval(), load_tokenizer(path)
 
 
-def check_length(model, sequence_length):
-    """Refuse rows longer than the model's positions. Raises ValueError."""
-    limit = getattr(model.config, "max_position_embeddings", None)
+def check_length(config, sequence_length):
+    """Refuse rows longer than the positions of a model's config. Raises ValueError."""
+    limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and sequence_length > limit:
         raise ValueError(
             f"data.sequence_length={sequence_length} exceeds max_position_embeddings={limit}; shorten the "

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arguments import check_trainer_section
+from .arguments import training_arguments
 from .checkpoints import last_good_checkpoint
 from .documents import documents_fingerprint, train_and_eval_documents
 from .models import build_model, check_length, check_model_entry, model_section
 from .packing import packed_dataset, tokenizer_fingerprint
+from .processes import print_once
 from .stages import run_stage, stage_fingerprint, write_json
 from .tokenizer import is_tokenizer_directory, load_tokenizer, train_tokenizer
 
@@ -34,7 +35,7 @@ class PreparedData:
     fingerprint: dict
 
 
-def pretrain(spec, announce=print):
+def pretrain(spec, announce=print_once):
     """Run a `TrainingSpec`; finished work is not done again.
 
     Returns:
@@ -43,7 +44,7 @@ def pretrain(spec, announce=print):
     Raises:
         ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
     """
-    check_trainer_section(spec.trainer)
+    arguments = training_arguments(spec)
     check_model_entry(spec)
     train_texts, eval_texts = train_and_eval_documents(spec.data)
     texts = {"train": documents_fingerprint(train_texts), "eval": documents_fingerprint(eval_texts)}
@@ -54,6 +55,7 @@ def pretrain(spec, announce=print):
         lambda: _pretrain(spec, train_texts, eval_texts, texts, announce),
         overwrite=spec.overwrite,
         announce=announce,
+        in_turn=arguments.main_process_first,
     )
 
 
@@ -78,13 +80,12 @@ def _pretrain(spec, train_texts, eval_texts, texts, announce):
     return train(model, data, spec, announce)
 
 
-def prepare_data(spec, train_texts, eval_texts, texts, announce=print):
+def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
     """Tokenizer (loaded or trained) and packed data sets of a spec, made by the first process and read by the
     others.
     """
-    from accelerate import PartialState
-
-    with PartialState().local_main_process_first():
+    # Trainer's own processes: accelerate alone takes a launch on CPUs for single ones
+    with training_arguments(spec).main_process_first():
         tokenizer = _tokenizer(spec, train_texts, announce)
         folder = spec.data.cache_dir or str(Path(spec.output_dir) / "data")
         length = spec.data.sequence_length
@@ -94,7 +95,7 @@ def prepare_data(spec, train_texts, eval_texts, texts, announce=print):
     return PreparedData(tokenizer, train_rows, eval_rows, {**texts, "tokenizer": tokenizer_fingerprint(tokenizer)})
 
 
-def train(model, data, spec, announce=print):
+def train(model, data, spec, announce=print_once):
     """Train a model on `PreparedData` with Trainer, from the last good checkpoint in spec.output_dir where there is
     one.
 
@@ -103,7 +104,7 @@ def train(model, data, spec, announce=print):
     Returns:
         dict of the numbers that `pretrain` returns.
     """
-    check_length(model, spec.data.sequence_length)
+    check_length(model.config, spec.data.sequence_length)
     baseline = baseline_perplexity(data, model.config.vocab_size)
     trainer, throughput = make_trainer(model, data, spec)
     _announce_start(trainer, data, baseline, announce)
@@ -136,7 +137,6 @@ def make_trainer(model, data, spec):
     """(VariantsTrainer, ThroughputCallback) of a run."""
     from transformers.trainer_callback import ProgressCallback
 
-    from .arguments import training_arguments
     from .callbacks import PerplexityCallback, ThroughputCallback, add_callback_before_trackers
     from .progress import ShortProgressCallback
     from .trainer import VariantsTrainer, collate_rows

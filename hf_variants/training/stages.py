@@ -10,7 +10,10 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+
+from .processes import is_writer, print_once
 
 STAGE_FILE = "stage.json"
 
@@ -46,25 +49,40 @@ class Stage:
                     f"({describe_changes(record['settings'], self.settings)}); give another output_dir, or "
                     "overwrite=true to start afresh"
                 )
-            shutil.rmtree(self.directory)
+            if is_writer():
+                shutil.rmtree(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write("started", None)
+
+    def leave(self):
+        """Give a directory up that holds nothing but the record: a refused setting shall not bar the mended one."""
+        try:
+            if [path.name for path in self.directory.iterdir()] == [STAGE_FILE]:
+                (self.directory / STAGE_FILE).unlink(missing_ok=True)
+        except FileNotFoundError:
+            # another process of the launch was first
+            return
 
     def finish(self, result):
         """Record the result (JSON values) and return it as it will be read back."""
         self._write("finished", result)
-        return self._read()["result"]
+        return json.loads(json.dumps(result))
 
     def _read(self):
         return read_json(self.directory / STAGE_FILE)
 
     def _write(self, status, result):
+        if not is_writer():
+            return
         record = {"name": self.name, "fingerprint": self.fingerprint, "status": status}
         write_json(self.directory / STAGE_FILE, {**record, "settings": self.settings, "result": result})
 
 
-def run_stage(name, directory, settings, work, overwrite=False, announce=print):
+def run_stage(name, directory, settings, work, overwrite=False, announce=print_once, in_turn=nullcontext):
     """The result of `work()` (JSON values), or the recorded one where an equal stage is finished in `directory`.
+
+    Args:
+        in_turn: context in which the processes of a launch claim the directory one after the other.
 
     Raises:
         ValueError: when the directory holds a stage of other settings and `overwrite` is False.
@@ -74,8 +92,13 @@ def run_stage(name, directory, settings, work, overwrite=False, announce=print):
     if result is not None:
         announce(f"{name}: already finished in {directory}, skipped")
         return result
-    stage.start(overwrite)
-    return stage.finish(work())
+    with in_turn():
+        stage.start(overwrite)
+    try:
+        return stage.finish(work())
+    except ValueError:
+        stage.leave()
+        raise
 
 
 def stage_fingerprint(directory):

@@ -85,6 +85,11 @@ def test_mistakes_are_one_line_with_exit_code_2(capsys, arguments, message):
     assert "Traceback" not in err
 
 
+def test_without_a_command_the_help_is_the_answer(capsys):
+    _, out, err = run(capsys)
+    assert "quickstart" in out + err and "error:" not in out + err
+
+
 def test_describe(capsys):
     code, out, _ = run(capsys, "describe", "quickstart", "num_experts=16", "vocab_size=4096", "--json")
     facts = json.loads(out)
@@ -94,10 +99,15 @@ def test_describe(capsys):
     assert facts["parameters"]["total"] > 2_600_000
 
 
+def test_a_folder_without_a_model_is_named(capsys, tmp_path):
+    code, _, err = run(capsys, "generate", f"model_path={tmp_path}", "prompt=a")
+    assert code == 2 and f"error: model_path='{tmp_path}' holds no model: the folder has no config.json" in err
+
+
 def test_scripts_take_the_same_keys(tmp_path):
     command = [sys.executable, "recipes/generate.py", "--config", "recipes/generate.yaml", "model_path=absent"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and "model_path='absent' holds no model" in done.stderr
+    assert done.returncode == 1 and "model_path='absent' holds no model: no such folder here" in done.stderr
 
 
 def test_interruption_is_said(capsys, monkeypatch):

@@ -31,6 +31,12 @@ MODEL = {
     "router_balance": "bias",
     "tie_word_embeddings": True,
 }
+# What a run is killed at, as soon as it appears.
+WATCHED = (
+    "pretrained/checkpoint-10",
+    "extended/checkpoint-2",
+    "awq/config.json",
+)
 FORMATS = ("pretrained", "extended", "bf16", "awq", "rtn")
 
 
@@ -128,18 +134,15 @@ def test_kill_anywhere_and_rerun_gives_the_same_result(finished, tmp_path):
     recipe.write_text(yaml.safe_dump(smoke(tmp_path)))
     command = [sys.executable, "-m", "hf_variants.cli", "quickstart", "--config", str(recipe)]
     environment, run = {**os.environ, "OMP_NUM_THREADS": "1"}, tmp_path / "run"
-    watched = ["pretrained/checkpoint-10", "pretrained/stage.json", "extended/comparison/stage.json", "extended/checkpoint-2"]
-    killed = 0
-    for name in [*watched, "bf16/config.json", "awq/config.json", "samples"]:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not (run / name).exists():
-            time.sleep(0.005)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            killed += 1
-        process.wait()
-    assert killed >= 4
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    for name in (*WATCHED, None):
+        with (tmp_path / "errors.txt").open("w+") as errors:
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+            while process.poll() is None and not (name and (run / name).exists()):
+                time.sleep(0.005)
+            process.kill()
+            code = process.wait()
+            errors.seek(0)
+            assert code == (-signal.SIGKILL if name else 0), f"{name}: {errors.read()[-2000:]}"
     lines = []
     again = quickstart(build_spec(QuickstartSpec, smoke(tmp_path)), announce=lines.append)
     assert sum("already finished" in line for line in lines) == 8
