@@ -137,7 +137,7 @@ class _FusedExperts(nn.Module):
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
         """hidden_states [tokens, hidden]; indices and weights [tokens, top_k]. The readable form of the kernels."""
-        out = torch.zeros_like(hidden_states, dtype=top_k_weights.dtype)
+        out = torch.zeros_like(hidden_states, dtype=torch.promote_types(hidden_states.dtype, top_k_weights.dtype))
         for index in top_k_index.unique().tolist():
             if index == self.num_experts:  # the slot of tokens that another rank serves
                 continue
@@ -147,11 +147,11 @@ class _FusedExperts(nn.Module):
 
 
 def grouped_experts(experts, hidden_states, top_k_index, top_k_weights):
-    """transformers' `grouped_mm`, or another kernel where a row of weights does not fill whole 16 bytes, as it requires."""
+    """transformers' `grouped_mm`, or another kernel for what it refuses: rows that do not fill whole 16 bytes, and doubles."""
     *_, hidden, width = experts.down_proj.shape
     size = experts.down_proj.element_size()
     kernel = ALL_EXPERTS_FUNCTIONS["grouped_mm"]
-    if hidden * size % 16 or width * size % 16:
+    if hidden * size % 16 or width * size % 16 or size > 4:
         kernel = ALL_EXPERTS_FUNCTIONS["batched_mm"] if torch.compiler.is_compiling() else _FusedExperts.forward
     return kernel(experts, hidden_states, top_k_index, top_k_weights)
 
@@ -214,7 +214,7 @@ class VariantsLinearExperts(nn.ModuleList):
         super().__init__(network(config, config.moe_intermediate_size, bias=config.expert_bias) for _ in experts)
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
-        out = torch.zeros_like(hidden_states, dtype=top_k_weights.dtype)
+        out = torch.zeros_like(hidden_states, dtype=torch.promote_types(hidden_states.dtype, top_k_weights.dtype))
         # in training every expert runs, on no tokens if need be, so that each parameter has a gradient on every rank
         chosen = range(len(self)) if self.training else top_k_index.unique().tolist()
         for index in chosen:
