@@ -89,5 +89,121 @@ DENSE = {
     },
 }
 
-CHOICES = {**DENSE}
+_FEW = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_MIXTRAL = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 24}
+_ONE = {"num_hidden_layers": 1, "output_router_logits": True, "router_aux_loss_coef": 0.5}
+_ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16, "n_shared_experts": 1}
+_GROUPS = {"n_group": 4, "topk_group": 2}
+_LATENT = {"q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 10}
+_LATENT["num_key_value_heads"] = 6
+_MSCALE = {**_YARN, "mscale": 0.707, "mscale_all_dim": 1.0, "beta_fast": 16.0, "beta_slow": 2.0}
+_DENSE_FIRST = {"mlp_layer_types": ["dense", "sparse", "sparse"]}
+_ALL_DENSE = {"mlp_layer_types": ["dense"] * 3}
+_ALPHA = {"rope_type": "dynamic", "alpha": 100.0, "factor": 1.0, "rope_theta": 1e4}
+
+EXPERTS = {
+    "qwen2_moe": {
+        "plain": {**_FEW, "shared_expert_intermediate_size": 20},
+        "steps_window": {
+            **{**_FEW, "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2, "norm_topk_prob": True, **_TIED},
+            **{"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3, "qkv_bias": False},
+        },
+        "balanced": {**_FEW, **_ONE, "shared_expert_intermediate_size": 20},
+    },
+    "mellum": {
+        "pattern": {**_FEW, **_PATTERN, **_DENSE_FIRST, "head_dim": 12},
+        "biased_yarn": {
+            **{**_TIED, **_FEW, **_PATTERN, "head_dim": 8, "attention_bias": True, "norm_topk_prob": False},
+            "rope_parameters": {_FULL: _YARN, _SLIDE: {"rope_type": "default", "rope_theta": 3e3}},
+        },
+    },
+    "flex_olmo": {
+        "raw_weights": _MIXTRAL,
+        "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "norm_topk_prob": True, "attention_bias": True},
+    },
+    "olmoe": {"raw_weights": _MIXTRAL, "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True}},
+    "granitemoe": {"plain": {**_GRANITE, **_MIXTRAL}, "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "attention_bias": True}},
+    "granitemoeshared": {
+        "shared": {**_GRANITE, **_MIXTRAL, "shared_intermediate_size": 20},
+        "unshared": {**_TIED, **_MIXTRAL, "attention_bias": True, "rope_parameters": _YARN},
+    },
+    "deepseek_v2": {
+        "greedy": {**_LATENT, **_ROUTED, "first_k_dense_replace": 1},
+        "groups_biased": {
+            **{**_LATENT, **_ROUTED, **_GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.7},
+            **{"attention_bias": True, "mlp_bias": True, "q_lora_rank": None, "rope_parameters": _MSCALE},
+        },
+        "tied_dense": {**_TIED, **_LATENT, **_ROUTED, "first_k_dense_replace": 3},
+    },
+    "glm4_moe_lite": {
+        "plain": {**_LATENT, **_ROUTED},
+        "half_split": {**_LATENT, **_ROUTED, **_GROUPS, "rope_interleave": False, "norm_topk_prob": False, **_TIED},
+    },
+    "youtu": {
+        "interleaved": _LATENT,
+        "half_split_biased": {
+            **_UNTIED,
+            **_LATENT,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "rope_parameters": _MSCALE,
+        },
+    },
+    "minicpm3": {
+        "plain": {**_LATENT, "dim_model_base": 24},
+        "biased": {**_UNTIED, **_LATENT, "scale_emb": 2, "dim_model_base": 12, "attention_bias": True, "mlp_bias": True},
+    },
+    "dots1": {
+        "window": {**_ROUTED, **_PATTERN, "norm_topk_prob": True},
+        "groups_biased": {**_TIED, **_ROUTED, **_GROUPS, "first_k_dense_replace": 1, "attention_bias": True, "head_dim": 12},
+    },
+    "glm4_moe": {
+        "plain": {**_ROUTED, "routed_scaling_factor": 1.7},
+        "groups_normed": {**_TIED, **_ROUTED, **_GROUPS, "use_qk_norm": True, "attention_bias": True, "head_dim": 12},
+    },
+    "solar_open": {
+        "plain": {**_ROUTED, "head_dim": 12},
+        "groups_biased": {**_TIED, **_ROUTED, **_GROUPS, "head_dim": 8, "attention_bias": True, "rope_parameters": _YARN},
+    },
+    "exaone_moe": {
+        "pattern": {**_FEW, **_PATTERN, "num_shared_experts": 2},
+        "no_rope": {
+            **{**_TIED, **_FEW, "sliding_window": 5, "layer_types": [_FULL] * 3, "n_group": 3, "topk_group": 2},
+            **{"head_dim": 12, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+        },
+    },
+    "hy_v3": {
+        "plain": {**_FEW, "head_dim": 8},
+        "shared_twice": {**_TIED, **_FEW, "head_dim": 12, "attention_bias": True, "num_shared_experts": 2, **_DENSE_FIRST},
+        "dense_biased": {**_FEW, "head_dim": 8, "mlp_bias": True, **_ALL_DENSE},
+    },
+    "minimax_m2": {
+        "half_turned": {**_MIXTRAL, "head_dim": 12, "rotary_dim": 6},
+        "tied": {**_TIED, **_MIXTRAL, "head_dim": 8, "num_experts_per_tok": 3, "rope_parameters": _LINEAR},
+    },
+    "ernie4_5_moe": {
+        "tied": {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 16},
+        "untied_biased": {
+            **{**_UNTIED, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 16, "use_bias": True, "head_dim": 12},
+            **{"moe_layer_interval": 2, "moe_num_shared_experts": 1, "num_hidden_layers": 4},
+        },
+        "no_shared": {
+            **{"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 16, "moe_num_shared_experts": 0},
+            **{"moe_layer_start_index": 1, "moe_layer_end_index": 1},
+        },
+    },
+    "hunyuan_v1_dense": {
+        "alpha": {"head_dim": 12, "rope_parameters": _ALPHA},
+        "tied_biased": {**_TIED, "head_dim": 8, "attention_bias": True},
+    },
+    "hunyuan_v1_moe": {
+        "plain": {"num_experts": 6, "moe_topk": 2, "intermediate_size": 24, "head_dim": 8},
+        "list_alpha": {
+            **{**_TIED, "num_experts": 6, "moe_topk": [3, 3, 3], "head_dim": 12, "intermediate_size": 24},
+            **{"attention_bias": True, "rope_parameters": _ALPHA},
+        },
+    },
+}
+
+CHOICES = {**DENSE, **EXPERTS}
 BASES = {}

@@ -1,0 +1,31 @@
+"""dots.llm1: Qwen3 attention with the experts of DeepSeek-V3."""
+
+from hf_variants.convert.config_map import Always, HeadDim, Same
+from hf_variants.convert.expert_maps import (
+    DEEPSEEK_KEYS,
+    FIRST_DENSE,
+    GROUP_KEYS,
+    SIGMOID_ROUTER,
+    Experts,
+    needs_groups,
+    needs_shared_experts,
+)
+from hf_variants.convert.registry import Family
+from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, all_biases, rope, window_of_layer_types
+
+FAMILY = Family(
+    model_type="dots1",
+    config=[
+        *MODERN_KEYS,
+        Same("intermediate_size", "hidden_act"),
+        Always(qk_norm="head"),
+        HeadDim(),
+        all_biases(),
+        window_of_layer_types(),
+        rope(),
+        needs_groups(),
+        needs_shared_experts(),
+        Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, FIRST_DENSE, SIGMOID_ROUTER),
+    ],
+    weights=LLAMA_WEIGHTS,
+)

@@ -1,0 +1,36 @@
+"""GLM-4.5: half-split RoPE on half of each head, optional QK-norm, the experts of DeepSeek-V3.
+
+The next-token prediction layers of published checkpoints are not built natively either.
+"""
+
+from hf_variants.convert.config_map import Both, HeadDim, Same
+from hf_variants.convert.expert_maps import (
+    DEEPSEEK_KEYS,
+    FIRST_DENSE,
+    GROUP_KEYS,
+    SIGMOID_ROUTER,
+    Experts,
+    needs_groups,
+    needs_shared_experts,
+)
+from hf_variants.convert.registry import Family
+from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, qkv_biases, rope
+
+FAMILY = Family(
+    model_type="glm4_moe",
+    config=[
+        *MODERN_KEYS,
+        Same("intermediate_size", "hidden_act"),
+        HeadDim(),
+        qkv_biases(),
+        rope(partial=True),
+        Both(
+            lambda native: {"qk_norm": "head" if native.use_qk_norm else "none"},
+            lambda config: {"use_qk_norm": config.qk_norm == "head"},
+        ),
+        needs_groups(),
+        needs_shared_experts(),
+        Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, FIRST_DENSE, SIGMOID_ROUTER),
+    ],
+    weights=LLAMA_WEIGHTS,
+)

@@ -1,0 +1,46 @@
+"""MiniMax-M2: q and k normalised over all heads, partial rotation, sigmoid routing with a selection bias.
+
+`rotary_dim` of published configs is folded into the share of rotated dimensions.
+"""
+
+from hf_variants.convert.config_map import Always, Both, HeadDim, Refuse, Same
+from hf_variants.convert.expert_maps import EVERY_LAYER, EXPERTS_WITH_BIAS_BESIDE, SIGMOID_ROUTER, Experts
+from hf_variants.convert.registry import Family
+from hf_variants.convert.shared_maps import EMBEDDINGS, MODERN_KEYS, rope
+from hf_variants.convert.weight_rules import keep
+
+FAMILY = Family(
+    model_type="minimax_m2",
+    config=[
+        *MODERN_KEYS,
+        Same("hidden_act"),
+        Both(lambda native: {"intermediate_size": native.intermediate_size}),
+        Always(qk_norm="full"),
+        HeadDim(declared=True),
+        rope(partial=True),
+        Experts(
+            {
+                "num_experts": "num_local_experts",
+                "num_experts_per_tok": "num_experts_per_tok",
+                "moe_intermediate_size": "intermediate_size",
+            },
+            EVERY_LAYER,
+            {**SIGMOID_ROUTER, "norm_topk_prob": True},
+        ),
+        Refuse(
+            "output_router_logits",
+            lambda native: native.output_router_logits and native.router_aux_loss_coef != 0,
+            "the balance loss that it adds is taken over a softmax that its sigmoid router does not use; set it to False",
+        ),
+        Refuse(
+            "router_jitter_noise",
+            lambda native: native.router_jitter_noise != 0,
+            "in training it multiplies the input of router and experts by noise, which ours lacks; set it to 0",
+        ),
+    ],
+    weights=[
+        *EMBEDDINGS,
+        *keep("model.layers.*.self_attn.**", "model.layers.*.*_layernorm.weight"),
+        *EXPERTS_WITH_BIAS_BESIDE,
+    ],
+)
