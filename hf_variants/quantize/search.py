@@ -11,9 +11,10 @@ from .rounding import fake_quantize, group_range, grouped
 from .statistics import squared_error
 
 RATIOS = 20
-# Candidates are screened on this many evenly spaced outputs; the best few are then compared on all of them.
+# Candidates are screened on the outputs that lose most without smoothing; the best few are then compared on all outputs.
+# A few outputs (massive activations) carry most of the loss, so that evenly spaced ones mislead.
 _SCREEN_ROWS = 128
-_FINALISTS = 3
+_FINALISTS = 5
 _CLIP_STEPS = 20
 _CLIP_LOWEST = 0.5
 
@@ -47,7 +48,7 @@ def search_scales(blocks, candidates, expand, group):
     """The best candidate and its loss beside that of the identity.
 
     Args:
-        blocks: list of (weight [..., out, in], gram [..., in, in]) that share the scales.
+        blocks: list of (weight [out, in], gram [in, in]) that share the scales.
         candidates: [n, channels], the identity first.
         expand: channels of the source -> columns of the readers.
         group: inputs per quantisation group.
@@ -55,7 +56,7 @@ def search_scales(blocks, candidates, expand, group):
     Returns:
         (scales [channels], loss, loss of the identity).
     """
-    screens = [(_some_rows(weight), gram) for weight, gram in blocks]
+    screens = [_costliest_rows(weight, gram, group) for weight, gram in blocks]
     screened = _losses(screens, candidates, expand, group)
     finalists = [0, *(index for index in screened.argsort().tolist() if index)][: _FINALISTS + 1]
     losses = _losses(blocks, candidates[finalists], expand, group)
@@ -64,8 +65,11 @@ def search_scales(blocks, candidates, expand, group):
     return candidates[finalists[best]], float(losses[best]), float(losses[0])
 
 
-def _some_rows(weight):
-    return weight[..., :: max(1, weight.shape[-2] // _SCREEN_ROWS), :]
+def _costliest_rows(weight, gram, group):
+    difference = fake_quantize(weight, group).sub_(weight)
+    losses = ((difference @ gram) * difference).sum(-1)
+    rows = losses.topk(min(_SCREEN_ROWS, losses.shape[-1]), dim=-1).indices
+    return weight[rows], gram
 
 
 def _losses(blocks, candidates, expand, group):
