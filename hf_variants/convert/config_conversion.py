@@ -105,7 +105,9 @@ def build_native_config(model_type, keys):
     from transformers import CONFIG_MAPPING
 
     cls = CONFIG_MAPPING[model_type]
-    fitted = {key: _fitted(cls, key, value) for key, value in keys.items()}
+    # None under a key that the class does not declare (CodeGen has no pad_token_id) would only add the key.
+    said = {key: value for key, value in keys.items() if value is not None or key in cls.attribute_map or hasattr(cls, key)}
+    fitted = {key: _fitted(cls, key, value) for key, value in said.items()}
     try:
         return cls.from_dict(json.loads(json.dumps(fitted)))
     except Exception as error:

@@ -12,8 +12,6 @@ from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.weight_rules import apply_rules, check_state
 
-_HEAD = "lm_head.weight"
-
 
 def from_native(model_or_path, *, dtype=None, gguf_file=None, attn_implementation=None, **load_kwargs):
     """Bring a native causal language model into the family, with equal logits.
@@ -134,8 +132,14 @@ def _is_tied(model):
 def _state_without_tied_head(model, config):
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
-        state.pop(_HEAD, None)
+        state.pop(_head_name(model), None)
     return state
+
+
+def _head_name(model):
+    """Name of the weight of the language-model head: `lm_head.weight`, but in BioGPT."""
+    head = model.get_output_embeddings()
+    return next(f"{name}.weight" for name, module in model.named_modules() if module is head)
 
 
 def _in_dtype(state, dtype, cls):
@@ -158,7 +162,7 @@ def _build(cls, config, state, attn_implementation):
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     with no_init_weights():
         model = cls._from_config(config, dtype=embedding.dtype, **chosen)
-    tied = {_HEAD} if config.tie_word_embeddings else set()
+    tied = {_head_name(model)} if config.tie_word_embeddings else set()
     expected = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     check_state(state, expected, cls.__name__)
     # Assigned, not copied into place: a tensor kept in fp32 inside a half-precision model stays fp32.

@@ -8,11 +8,10 @@ bias balancing moves its bias once per optimizer step, whoever runs the loop.
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.integrations import use_experts_implementation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
-from .feed_forward import FEED_FORWARDS, gate_function
+from .feed_forward import FEED_FORWARDS, activation, gate_function
 from .router_balance import record_load, watch_router
 
 
@@ -118,7 +117,7 @@ class _FusedExperts(nn.Module):
         if config.expert_bias:
             self.register_parameter(f"{self.entry}_bias", nn.Parameter(torch.empty(experts, rows)))
             self.down_proj_bias = nn.Parameter(torch.empty(experts, hidden))
-        self.act_fn = ACT2FN[config.hidden_act]
+        self.act_fn = activation(config.hidden_act)
         self.combine = gate_function(config)
 
     def fill(self):

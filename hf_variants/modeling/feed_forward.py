@@ -31,11 +31,16 @@ class GatedActivation(nn.Module):
         return self.act(gate) * up
 
 
+def activation(name):
+    """transformers' activation; one with weights of its own (xIELU of Apertus) in the dtype the model is built in."""
+    return ACT2FN[name].to(torch.get_default_dtype())
+
+
 def gate_function(config):
     """(gate, up) -> the hidden layer of a gated network (Shazeer 2020, arXiv:2002.05202 §2)."""
     if config.swiglu_limit is not None:
         return ClampedSwiGLU(config.swiglu_limit, 1.702 if config.swiglu_alpha is None else config.swiglu_alpha)
-    return GatedActivation(ACT2FN[config.hidden_act])
+    return GatedActivation(activation(config.hidden_act))
 
 
 class VariantsGatedMLP(nn.Module):
@@ -67,7 +72,7 @@ class VariantsPlainMLP(nn.Module):
         bias = config.mlp_bias if bias is None else bias
         self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
         self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
-        self.act_fn = ACT2FN[config.hidden_act]
+        self.act_fn = activation(config.hidden_act)
 
     def forward(self, hidden_states, token_mask=None):
         return self.down_proj(self.act_fn(self.up_proj(hidden_states)))

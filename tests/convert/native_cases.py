@@ -200,7 +200,7 @@ def randomise(model):
         elif "embed" in name or "wte" in name or "wpe" in name:
             tensor.normal_(std=1.0)
         else:
-            tensor.normal_(std=0.5 if tensor.dim() == 1 else tensor.shape[-1] ** -0.5)
+            tensor.normal_(std=0.5 if tensor.dim() <= 1 else tensor.shape[-1] ** -0.5)
 
 
 def token_ids(batch, length, seed=1):

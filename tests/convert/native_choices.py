@@ -205,5 +205,65 @@ EXPERTS = {
     },
 }
 
-CHOICES = {**DENSE, **EXPERTS}
-BASES = {}
+_NAMES = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
+_TOKENS = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+_STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+_PLAIN = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, **_TOKENS}
+_BIOGPT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+BASES = {
+    **{family: {**_NAMES, **_TOKENS, **_STILL} for family in ("gpt_bigcode", "gptj")},
+    "codegen": {**_NAMES, **_TOKENS, **_STILL, "n_head": 4},
+    "gpt_neo": {"hidden_size": 48, "num_layers": 3, "num_heads": 6, "max_position_embeddings": 64, **_TOKENS},
+    "mpt": {"d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 64, **_TOKENS},
+    **{family: {**_PLAIN, "intermediate_size": 40} for family in ("gpt_neox", "persimmon")},
+    "opt": {**_PLAIN, "ffn_dim": 40, "dropout": 0.0},
+    "falcon": _PLAIN,
+    "biogpt": {**_PLAIN, **_BIOGPT, "intermediate_size": 40},
+}
+
+CLASSIC = {
+    "gpt_bigcode": {
+        "mqa": {},
+        "mha_untied": {**_UNTIED, "multi_query": False, "n_inner": 40, "scale_attn_weights": False},
+    },
+    "gptj": {"partial": {"rotary_dim": 6}, "tied_whole": {**_TIED, "rotary_dim": 8, "n_inner": 40}},
+    "codegen": {"partial": {"rotary_dim": 6}, "tied": {**_TIED, "n_inner": 40, "n_head": 8, "rotary_dim": 4}},
+    "gpt_neo": {
+        "alternating": {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 5},
+        "untied_global": {**_UNTIED, "attention_types": [[["global"], 3]], "intermediate_size": 40},
+    },
+    "gpt_neox": {
+        "parallel": {"rotary_pct": 0.5},
+        "sequential_tied": {**_TIED, "use_parallel_residual": False, "attention_bias": False, "rotary_pct": 1.0},
+        "scaled": {"rope_parameters": {**_LINEAR, "partial_rotary_factor": 0.5}},
+    },
+    "opt": {
+        "pre": {},
+        "post_untied": {**_UNTIED, "do_layer_norm_before": False, "enable_bias": False},
+        "no_final_norm": {"_remove_final_layer_norm": True, "layer_norm_elementwise_affine": False},
+    },
+    "biogpt": {"scaled": {}, "untied_unscaled": {**_UNTIED, "scale_embedding": False, "layer_norm_eps": 1e-5}},
+    "falcon": {
+        "7b": {},
+        "40b_biased": {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, **_UNTIED},
+        "11b": {"new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 40},
+        "sequential": {"parallel_attn": False, "multi_query": False, "rope_parameters": _LINEAR},
+        "parallel_heads": {"multi_query": False, "bias": True},
+    },
+    "phi": {
+        "normed": {"qk_layernorm": True},
+        "tied_whole": {**_TIED, "partial_rotary_factor": 1.0, "rope_parameters": _YARN},
+    },
+    "persimmon": {"normed": {}, "tied": {**_TIED, "qk_layernorm": False, "partial_rotary_factor": 1.0}},
+    "stablelm": {
+        "sequential": {"partial_rotary_factor": 0.5},
+        "parallel_biased": {**_TIED, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
+    },
+    "mpt": {"tied": {}, "untied_scaled": {**_UNTIED, "n_heads": 3, "attn_config": {"softmax_scale": 0.2, "qk_ln": True}}},
+    "olmo": {"plain": {}, "tied_biased": {**_TIED, "attention_bias": True, "rope_parameters": _YARN}},
+    "nanochat": {"plain": {}, "tied_biased": {**_TIED, "attention_bias": True, "final_logit_softcapping": None}},
+    "apertus": {"learned": {}, "tied_relu2": {**_TIED, "hidden_act": "relu2", "attention_bias": True, "head_dim": 12}},
+}
+
+CHOICES = {**DENSE, **EXPERTS, **CLASSIC}
