@@ -4,8 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from tests.modeling.helpers import TOLERANCE, documents_alone, logits_of, model_of, pack, scaled_far
-from tests.variants import TOGGLES
+from tests.modeling.helpers import BOTH_WAYS, MIXERS, TOLERANCE, documents_alone, logits_of, model_of, pack, scaled_far
 
 # lengths on both sides of a window of 4, a chunk of 5 and an original length of 16, and a document of one token
 LENGTHS = [6, 1, 19, 9]
@@ -21,14 +20,9 @@ def check_packing(model):
     assert scaled_far(packed[:, : ids.shape[1]], alone) <= TOLERANCE and packed.isfinite().all()
 
 
-@pytest.mark.parametrize("name", TOGGLES)
-def test_b03_packed_rows_equal_documents_alone(name):
-    check_packing(model_of(name))
-
-
-@pytest.mark.parametrize("name", [name for name in TOGGLES if "moe" not in name])
-def test_b03_packed_rows_of_an_encoder_equal_documents_alone(name):
-    check_packing(model_of(name, is_causal=False))
+@pytest.mark.parametrize("name, is_causal", BOTH_WAYS)
+def test_b03_packed_rows_equal_documents_alone(name, is_causal):
+    check_packing(model_of(name, is_causal=is_causal))
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -48,8 +42,7 @@ def test_b03_packed_rows_in_flex(name, is_causal):
     assert scaled_far(out[:, real], documents_alone(model_of(name, "eager", is_causal), ids, LENGTHS)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("name", TOGGLES)
+@pytest.mark.parametrize("name, is_causal", [(name, is_causal) for name in MIXERS for is_causal in (True, False)])
 def test_b03_pads_between_and_before_packed_documents(name, is_causal):
     """Two rows cut differently, pads at the front, between documents and at the end, with any position on the pads."""
     model = model_of(name, is_causal=is_causal)
@@ -68,7 +61,7 @@ def test_b03_pads_between_and_before_packed_documents(name, is_causal):
         assert scaled_far(packed[1:, columns[1]], documents_alone(model, second, [11, 7, 7])) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", TOGGLES)
+@pytest.mark.parametrize("name", MIXERS)
 def test_b03_decoding_after_a_packed_prompt_continues_its_last_document(name):
     model = model_of(name)
     more = 4
@@ -85,14 +78,16 @@ def test_b03_decoding_after_a_packed_prompt_continues_its_last_document(name):
     assert scaled_far(joined, documents_alone(model, ids, [6, 9 + more])) <= TOLERANCE
 
 
+CUT = ["gqa", "mla_qk_head", "alternating", "chunked", "alibi", "learned", "sinks_softcap_sliding"]
+# a static cache of chunked layers alone cannot hold the record, and says so
+KEPT = [(name, "dynamic") for name in CUT] + [(name, "static") for name in CUT if name != "chunked"]
+
+
 @pytest.mark.parametrize("cuts", [[3], [6], [7], [6, 7, 26], [3, 30], [5, 6, 7, 8, 9]], ids=str)
-@pytest.mark.parametrize("name", ["gqa", "mla_qk_head", "alternating", "chunked", "alibi", "learned", "sinks_softcap_sliding"])
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name, cache", KEPT)
 def test_b03_a_packed_prompt_may_be_cut_anywhere(name, cuts, cache):
     """Also where the first piece holds one document only, so that nothing of it said that the row is packed."""
     model = model_of(name)
-    if cache == "static" and name == "chunked":
-        pytest.skip("refused: a static cache of chunked layers alone cannot hold the record")
     ids, positions, _ = pack(LENGTHS)
     make = {
         "dynamic": lambda: DynamicCache(config=model.config),

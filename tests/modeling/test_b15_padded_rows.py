@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from tests.modeling.helpers import TOLERANCE, logits_of, model_of, padded, scaled_far
-from tests.variants import TOGGLES, build, draw_ids, tiny
+from tests.modeling.helpers import BOTH_WAYS, MIXERS, TOLERANCE, logits_of, model_of, padded, scaled_far
+from tests.variants import build, draw_ids, tiny
 
 LENGTH, WIDTH = 19, 26
 PLACES = {
@@ -29,8 +29,7 @@ def check_padding(model, places):
     assert scaled_far(out[len(places)], logits_of(model, full)[0]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("is_causal", [True, False], ids=["decoder", "encoder"])
-@pytest.mark.parametrize("name", TOGGLES)
+@pytest.mark.parametrize("name, is_causal", BOTH_WAYS)
 def test_b15_padded_rows_equal_unpadded(name, is_causal):
     check_padding(model_of(name, is_causal=is_causal), PLACES)
 
@@ -46,7 +45,7 @@ COUNT_COLUMNS = ("sliding_attention", "chunked_attention")
 
 
 @pytest.mark.parametrize("is_causal", [True, False], ids=["decoder", "encoder"])
-@pytest.mark.parametrize("name", [name for name in TOGGLES if not set(tiny(name).layer_types) & set(COUNT_COLUMNS)])
+@pytest.mark.parametrize("name", [name for name in MIXERS if not set(tiny(name).layer_types) & set(COUNT_COLUMNS)])
 def test_b15_interior_pads(name, is_causal):
     check_padding(model_of(name, is_causal=is_causal), INTERIOR)
 
@@ -61,7 +60,7 @@ def decode(model, ids, mask, cuts, cache):
     return torch.cat(pieces, dim=1)
 
 
-@pytest.mark.parametrize("name", TOGGLES)
+@pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_b15_left_padded_decoding_equals_unpadded(name, cache):
     """The first piece holds nothing but pads of the short row; the long row decodes beside it."""
