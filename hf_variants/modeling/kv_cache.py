@@ -75,8 +75,8 @@ def can_record(cache):
 def _new_record_layer(cache):
     if not can_record(cache):
         raise ValueError(
-            "a StaticCache of sliding layers alone cannot record the tokens that packed prompts and the rope types 'dynamic' and "
-            "'longrope' need; use a DynamicCache"
+            "a StaticCache of sliding layers alone cannot record the tokens that packed prompts and the rope types 'dynamic' "
+            "and 'longrope' need; use a DynamicCache"
         )
     full = [layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer) and not layer.is_sliding]
     return StaticLayer(max_cache_len=max(full)) if full else DynamicLayer()
@@ -107,10 +107,10 @@ class WindowOfOneLayer(DynamicSlidingWindowLayer):
             self.values = self.values.index_select(0, beam_idx.to(self.values.device))
 
 
-def fit_cache(cache, window):
-    """Replace the empty sliding layers of a window of one by layers that hold nothing. Returns `cache`."""
-    if cache is not None and window == 1:
+def fit_cache(cache, *windows):
+    """Replace the empty layers of a window (or a chunk) of one by layers that hold nothing. Returns `cache`."""
+    if cache is not None and 1 in windows:
         for index, layer in enumerate(cache.layers):
-            if type(layer) is DynamicSlidingWindowLayer and not layer.is_initialized:
+            if type(layer) is DynamicSlidingWindowLayer and layer.sliding_window == 1 and not layer.is_initialized:
                 cache.layers[index] = WindowOfOneLayer()
     return cache

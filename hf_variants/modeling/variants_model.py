@@ -63,6 +63,7 @@ class VariantsModel(VariantsPreTrainedModel):
         self.reader = SequenceReader(len(self.layers), *_length_rules(self.rotary_emb))
         # one layer of each attention kind stands for the cache sizes and the mask of its kind
         self.kinds = {plan.layer_type: plan for plan in reversed(self.plan)}
+        self.windows = (config.sliding_window, config.attention_chunk_size)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -94,7 +95,7 @@ class VariantsModel(VariantsPreTrainedModel):
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None and self.config.is_causal:
             past_key_values = DynamicCache(config=self.config)
-        cache, q_len = fit_cache(past_key_values, self.config.sliding_window), embeds.shape[1]
+        cache, q_len = fit_cache(past_key_values, *self.windows), embeds.shape[1]
         two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
         padding = attention_mask if two_dimensional else None
         given = attention_mask is not None and not two_dimensional

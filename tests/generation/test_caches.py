@@ -146,11 +146,22 @@ def test_static_cache_of_windows_alone_refuses_what_it_cannot_remember(name):
         model(draw_ids(1, 6), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), past_key_values=cache, use_cache=True)
 
 
+ONES = {
+    "window": {"sliding_window": 1},
+    "chunk": {"attention_chunk_size": 1},
+    "window and chunk": {
+        **{"sliding_window": 1, "attention_chunk_size": 5},
+        "layer_types": ["sliding_attention", "chunked_attention"],
+    },
+}
+
+
 @pytest.mark.parametrize("options", [{}, STATIC, {"num_beams": 2}], ids=str)
-def test_window_of_one_generates(options):
-    model, ids = build(tiny("gqa", sliding_window=1)), draw_ids(2, PROMPT)
-    reference = generate(model, ids, use_cache=False, **{k: v for k, v in options.items() if k == "num_beams"})
-    assert torch.equal(generate(model, ids, **options), reference)
+@pytest.mark.parametrize("keys", ONES.values(), ids=ONES)
+def test_a_window_of_one_generates(keys, options):
+    model, ids = build(tiny("gqa", **keys)), draw_ids(2, PROMPT)
+    beams = {key: value for key, value in options.items() if key == "num_beams"}
+    assert torch.equal(generate(model, ids, **options), generate(model, ids, use_cache=False, **beams))
 
 
 def test_continuous_batching_is_refused():

@@ -118,7 +118,8 @@ def survives_saving(keys):
     for (name, ours), (_, theirs) in zip(model.named_buffers(), loaded.named_buffers(), strict=True):
         assert torch.equal(ours, theirs), name
     with torch.no_grad():
-        assert torch.equal(loaded(ids).logits, model(ids).logits)
+        # equal up to rounding: grouped matrix products add in another order where a tensor lies elsewhere in memory
+        assert_close(loaded(ids).logits, model(ids).logits)
 
 
 @check
