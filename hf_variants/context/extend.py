@@ -9,7 +9,7 @@ Notable here: held-out rows are the same before and after; running it again cont
 from itertools import islice
 from pathlib import Path
 
-from ..training.arguments import check_trainer_section
+from ..training.arguments import training_arguments
 from ..training.documents import documents_fingerprint, train_and_eval_documents
 from ..training.stages import run_stage, write_json
 from .extend_spec import ExtendSpec
@@ -31,7 +31,7 @@ def extend_context(spec, announce=print):
         ValueError: for a spec that cannot be run, before any work; where the scaling did not take effect; or when
             output_dir holds a run of other settings.
     """
-    check_trainer_section(spec.trainer)
+    arguments = training_arguments(spec.training())
     _check_plan(spec)
     train_texts, eval_texts = train_and_eval_documents(spec.data)
     texts = {"train": documents_fingerprint(train_texts), "eval": documents_fingerprint(eval_texts)}
@@ -42,6 +42,7 @@ def extend_context(spec, announce=print):
         lambda: _extend(spec, train_texts, eval_texts, texts, announce),
         overwrite=spec.overwrite,
         announce=announce,
+        in_turn=arguments.main_process_first,
     )
 
 
@@ -118,11 +119,12 @@ def _check_plan(spec):
     """Raise a ValueError for what the config alone shows to be impossible, before the output directory is claimed."""
     from transformers import AutoConfig
 
+    from ..training.models import no_model
+
     try:
         before = AutoConfig.from_pretrained(spec.model_path)
-    except OSError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"model_path={spec.model_path!r} holds no model: {reason}") from None
+    except (OSError, ValueError) as error:
+        raise no_model(spec.model_path, error) from None
     config = scale_rope(before, spec.method, spec.factor, spec.layers, spec.force, **spec.options)
     for method in spec.compare:
         options = spec.options if method == spec.method else {}

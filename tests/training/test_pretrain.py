@@ -105,6 +105,31 @@ def test_finished_run_is_skipped_and_changed_settings_are_refused(finished, text
     assert (directory / "model.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_refused_run_leaves_nothing_behind(text, tmp_path):
+    directory = tmp_path / "out"
+    long = spec_of(text, directory)
+    long.data.sequence_length = 65
+    with pytest.raises(ValueError, match="data.sequence_length=65 exceeds max_position_embeddings=64"):
+        pretrain(long)
+    with pytest.raises(ValueError, match="trainer: .*stepss"):
+        pretrain(spec_of(text, directory, save_strategy="stepss"))
+    assert not directory.exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_from_nothing(finished, text, tmp_path):
+    """The shipped script as torchrun starts it, on a machine without a GPU and without the word `use_cpu`."""
+    words = [f"data.source={text}", f"output_dir={tmp_path / 'out'}", "model=" + json.dumps(MODEL), "tokenizer.vocab_size=300"]
+    words += ["data.sequence_length=32", "data.eval_fraction=0.2", "trainer.max_steps=4", "trainer.save_steps=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "recipes/pretrain.py"]
+    done = subprocess.run(command + words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "on 2 process(es)" in done.stdout and done.stdout.count("tokenizer: training") == 1
+    stage = json.loads((tmp_path / "out" / "stage.json").read_text())
+    assert stage["status"] == "finished" and stage["result"]["steps"] == 4
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == weights(finished[0]).keys()
+
+
 def test_resume_from_a_broken_last_checkpoint_gives_equal_weights(finished, text, tmp_path):
     directory, result = finished
     partial = tmp_path / "out"

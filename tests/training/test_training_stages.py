@@ -44,6 +44,26 @@ def test_changed_settings_are_said_and_not_overwritten(tmp_path):
     assert stage_fingerprint(directory) == Stage("fit", directory, changed).fingerprint
 
 
+def test_a_refused_stage_does_not_bar_the_mended_one(tmp_path):
+    def refuse():
+        raise ValueError("group_size=24 is not supported")
+
+    with pytest.raises(ValueError, match="group_size=24"):
+        run_stage("fit", tmp_path / "a", SETTINGS, refuse)
+    assert run_stage("fit", tmp_path / "a", {"seed": 1}, lambda: {"loss": 3.0}) == {"loss": 3.0}
+
+
+def test_a_refused_stage_that_left_work_behind_keeps_its_claim(tmp_path):
+    def refuse():
+        (tmp_path / "weights").write_text("precious")
+        raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        run_stage("fit", tmp_path, SETTINGS, refuse)
+    with pytest.raises(ValueError, match="overwrite=true"):
+        run_stage("fit", tmp_path, {"seed": 1}, dict)
+
+
 def test_records_are_whole_or_absent(tmp_path):
     write_json(tmp_path / "a.json", {"a": 1})
     assert read_json(tmp_path / "a.json") == {"a": 1}
