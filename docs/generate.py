@@ -5,6 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from hf_variants import VariantsConfig
+from hf_variants.convert import family_names
+from hf_variants.convert.family_table import family_row
+from hf_variants.convert.left_out import LEFT_OUT
 from hf_variants.modeling.config_rules import RULES
 from hf_variants.modeling.vocabulary import CHOICES, ROPE_KEYS
 
@@ -64,7 +67,36 @@ def pairs_page():
     return HEADER + "\n".join(lines) + "\n"
 
 
-PAGES = {"options.md": options_page, "rules.md": rules_page, "pairs.md": pairs_page}
+def _toggle(name, value):
+    """A toggle in a cell: words and switches with their value, numbers and lists by name."""
+    if name == "rope_parameters":
+        return "`rope_parameters` per layer type" if "rope_type" not in value else f"`rope_type={value['rope_type']}`"
+    return f"`{name}={value}`" if isinstance(value, str) or value is False else f"`{name}`"
+
+
+def families_page():
+    """The native families with their toggles and what they refuse, and the types that are left out with the reason."""
+    rows = [family_row(name) for name in family_names()]
+    lines = ["# Native families", ""]
+    lines += [
+        f"{len(rows)} decoder types of transformers convert in both directions. For each, tests with random weights assert "
+        "equal logits (at most 1e-5 in fp32), greedy generation, loss and gradients, left-padded batches, and on the way "
+        "back bitwise equal weights and an equal config. The toggles are those that the native default config sets; a "
+        "family also expresses whatever its other config keys mean.",
+        "",
+        "| family | what it is | toggles | refused |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        toggles = ", ".join(_toggle(*item) for item in row.toggles.items()) or "none"
+        refused = "; ".join(f"`{key}`: {reason}" for key, reason in row.refused.items()) or "nothing"
+        lines.append(f"| `{row.model_type}` | {row.meaning} | {toggles} | {refused} |")
+    lines += ["", "## Left out", "", "What no toggle means in them; `from_native` says the same.", ""]
+    lines += ["| type | what it has |", "|---|---|"] + [f"| `{name}` | {reason} |" for name, reason in LEFT_OUT.items()]
+    return HEADER + "\n".join(lines) + "\n"
+
+
+PAGES = {"options.md": options_page, "rules.md": rules_page, "pairs.md": pairs_page, "families.md": families_page}
 
 
 def main():

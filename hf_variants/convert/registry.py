@@ -4,10 +4,12 @@ Notable here: a family is data (a model type, config rules, weight rules); files
 asked for, so importing the conversions costs nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+
+from hf_variants.convert.left_out import LEFT_OUT
 
 # Where a model could go to several families, the best known ones are tried first.
 _FIRST = (
@@ -24,11 +26,13 @@ class Family:
         model_type: transformers' name of it.
         config: list of config rules (`config_map.py`).
         weights: list of weight rules (`weight_rules.py`).
+        needs: native keys without which the native defaults alone fail.
     """
 
     model_type: str
     config: list
     weights: list
+    needs: dict = field(default_factory=dict)
 
     def read(self, native):
         """Keywords of VariantsConfig that a native config object means. Raises ValueError for what none means."""
@@ -54,7 +58,9 @@ def family_names():
 
 
 def find_family(model_type):
-    """The family of a model type. Raises ValueError naming the nearest known ones."""
+    """The family of a model type. Raises ValueError with the reason, or naming the nearest known ones."""
+    if model_type in LEFT_OUT:
+        raise ValueError(f"model_type={model_type!r} cannot be converted: no toggle means {LEFT_OUT[model_type]}")
     if model_type not in family_names():
         raise ValueError(
             f"model_type={model_type!r} cannot be converted{_nearest(model_type)}; known: {', '.join(family_names())}"

@@ -192,6 +192,13 @@ EXPERTS = {
             **{"moe_layer_start_index": 1, "moe_layer_end_index": 1},
         },
     },
+    "aria_text": {
+        "plain": {"moe_num_experts": 6, "moe_topk": 2, "intermediate_size": 24},
+        "tied_biased": {
+            **{**_TIED, "moe_num_experts": 6, "moe_topk": 3, "intermediate_size": 24, "moe_num_shared_experts": 1},
+            **{"attention_bias": True, "mlp_bias": True, "head_dim": 12, "rope_parameters": _YARN},
+        },
+    },
     "hunyuan_v1_dense": {
         "alpha": {"head_dim": 12, "rope_parameters": _ALPHA},
         "tied_biased": {**_TIED, "head_dim": 8, "attention_bias": True},

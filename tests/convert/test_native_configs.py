@@ -5,7 +5,7 @@ import copy
 import pytest
 from native_cases import CASE_IDS, CASES, native_config
 
-from hf_variants.convert import config_from_native, config_to_native, family_names
+from hf_variants.convert import config_from_native, config_to_native, family_names, find_family
 from hf_variants.convert.config_conversion import as_plain_dict
 from hf_variants.modeling.configuration_variants import VariantsConfig
 
@@ -26,19 +26,11 @@ def test_config_round_trip_through_json(family, name, tmp_path):
     assert as_plain_dict(back) == as_plain_dict(native)
 
 
-# Natively the defaults alone fail when a model is built or tokens are routed.
-_NEEDED = {
-    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "glm4_moe": {"head_dim": 128},
-}
-
-
 @pytest.mark.parametrize("family", family_names())
 def test_config_of_the_native_defaults(family):
     from transformers import CONFIG_MAPPING
 
-    native = CONFIG_MAPPING[family](**_NEEDED.get(family, {}))
+    native = CONFIG_MAPPING[family](**find_family(family).needs)
     assert as_plain_dict(config_to_native(config_from_native(native))) == as_plain_dict(native)
 
 

@@ -44,4 +44,5 @@ FAMILY = Family(
         Both(_read_groups, _write_groups),
     ],
     weights=LLAMA_WEIGHTS,
+    needs={"num_experts_per_tok": 2},
 )

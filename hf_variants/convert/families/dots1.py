@@ -28,4 +28,5 @@ FAMILY = Family(
         Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, FIRST_DENSE, SIGMOID_ROUTER),
     ],
     weights=LLAMA_WEIGHTS,
+    needs={"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 )

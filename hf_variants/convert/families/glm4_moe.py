@@ -33,4 +33,5 @@ FAMILY = Family(
         Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, FIRST_DENSE, SIGMOID_ROUTER),
     ],
     weights=LLAMA_WEIGHTS,
+    needs={"head_dim": 128},
 )

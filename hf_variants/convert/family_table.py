@@ -1,0 +1,75 @@
+"""What each family uses of the toggles: the rows of the table of families.
+
+Notable here: nothing is written by hand. A family's toggles are what its native default config sets beside the shape,
+and what it refuses is read off its rules.
+"""
+
+from dataclasses import dataclass, fields
+
+from hf_variants.convert.config_conversion import config_from_native
+from hf_variants.convert.config_map import Refuse
+from hf_variants.convert.registry import find_family
+
+_SHAPE = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "max_position_embeddings", "initializer_range", "norm_eps", "pad_token_id"),
+)
+# Fields that others follow where those are left unset.
+_FOLLOWED = ("attention_bias", "norm_type", "norm_affine", "norm_placement", "num_experts")
+_UNSEEN = {
+    *(*_SHAPE, "bos_token_id", "eos_token_id", "use_cache", "native", "tie_word_embeddings", "freeze_pad_embedding"),
+    *("num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor", "shared_expert_intermediate_size"),
+    *("attention_dropout", "hidden_dropout", "embedding_dropout", "output_router_logits", "dtype", "mlp_layer_types"),
+    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"),
+}
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """One family.
+
+    Attributes:
+        model_type: transformers' name of it.
+        meaning: the first sentence of its file.
+        toggles: fields of VariantsConfig that its native default config sets, to their values.
+        refused: native keys of which some value cannot be converted, to the reasons.
+    """
+
+    model_type: str
+    meaning: str
+    toggles: dict
+    refused: dict
+
+
+def family_row(model_type):
+    """The `FamilyRow` of a known family."""
+    from importlib import import_module
+
+    from transformers import CONFIG_MAPPING
+
+    found = find_family(model_type)
+    config = config_from_native(CONFIG_MAPPING[model_type](**found.needs))
+    text = import_module(f"hf_variants.convert.families.{model_type}").__doc__
+    first = " ".join(text.split("\n\n")[0].split())
+    refused = {rule.key: rule.reason for rule in found.config if isinstance(rule, Refuse)}
+    return FamilyRow(model_type, first, _toggles(config), refused)
+
+
+def _toggles(config):
+    """Fields that differ from a default config of the same shape."""
+    from hf_variants.modeling.configuration_variants import VariantsConfig
+
+    base = VariantsConfig(**{name: getattr(config, name) for name in (*_SHAPE, *_FOLLOWED)})
+    own = [field for field in fields(VariantsConfig) if field.name in VariantsConfig.__annotations__]
+    unset = {field.name: field.default if field.name in _FOLLOWED else getattr(base, field.name) for field in own}
+    changed = {name: getattr(config, name) for name in unset if getattr(config, name) != unset[name]}
+    rope = changed.get("rope_parameters")
+    if rope is None or not config.rope_is_nested and {**rope, "rope_theta": None} == _plain_rope(rope):
+        changed.pop("rope_parameters", None)
+    return {name: value for name, value in changed.items() if name not in _UNSEEN}
+
+
+def _plain_rope(rope):
+    """A default rule of any base, whose share of rotated dimensions is shown as a field of its own."""
+    share = {"partial_rotary_factor": rope["partial_rotary_factor"]} if "partial_rotary_factor" in rope else {}
+    return {"rope_type": "default", "rope_theta": None, **share}

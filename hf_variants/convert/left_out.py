@@ -1,0 +1,28 @@
+"""Decoder types of transformers that no family file can mean exactly, with the reason: what the error and the docs say."""
+
+LEFT_OUT = {
+    "afmoe": "a sigmoid gate on the attention output, and norms around experts under other rules than around dense layers",
+    "axk1": "one more norm on the output of sparse layers only",
+    "bamba": "state-space layers",
+    "cohere2_moe": "a parallel block with an average of routed and shared experts",
+    "diffllama": "the difference of two attention maps",
+    "doge": "attention masks computed from the values, and a product-key mixture of experts",
+    "gemma3n_text": "several residual streams and keys shared between layers",
+    "gemma4_text": "embeddings per layer, keys shared between layers, and a head width per layer type",
+    "gpt_neox_japanese": "a bias on the attention output in the last layer alone, added after dropout",
+    "granite_swa": "one RoPE base per layer",
+    "jamba": "state-space layers",
+    "jetmoe": "experts for queries and attention outputs",
+    "kolibri1": "a selection bias added to the logits before the sigmoid",
+    "laguna": "a number of heads per layer and a gate on the attention output",
+    "lfm2": "short-convolution layers",
+    "llama4_text": "experts whose input is scaled by the router, and queries scaled by position",
+    "longcat_flash": "two attentions per layer and experts that do nothing",
+    "mamba": "state-space layers",
+    "mimo_v2_flash": "key-value heads that differ by layer type, and scaled values",
+    "ministral3": "queries scaled by position",
+    "nemotron_h": "state-space layers",
+    "phimoe": "the sparsemixer router, and LongRoPE that switches its scale but not its frequencies",
+    "qwen3_next": "gated linear attention",
+    "xglm": "sinusoids in halves, with another denominator",
+}
