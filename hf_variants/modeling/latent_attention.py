@@ -78,8 +78,10 @@ class VariantsLatentAttention(nn.Module):
         return self.o_proj(out.flatten(2)), weights
 
     def _absorbs(self, past_key_values, q_len):
-        plain = type(self.kv_b_proj) is nn.Linear
-        return plain and past_key_values is not None and q_len <= self.absorb_up_to
+        # in training the backend's memory-lean kernel is worth more than the smaller product
+        if self.training or past_key_values is None or type(self.kv_b_proj) is not nn.Linear:
+            return False
+        return q_len <= self.absorb_up_to
 
     def _expanded(self, q_nope, q_rope, latent, k_rope, mask, terms):
         """Keys and values of every head, through the attention backend of the config."""
@@ -108,7 +110,6 @@ class VariantsLatentAttention(nn.Module):
         scores = scores + q_rope.reshape(batch, heads * q_len, self.rope) @ k_rope[:, 0].transpose(1, 2)
         scores = scores.view(batch, heads, q_len, -1).float() * self.scaling
         weights = attention_weights(scores, causal_mask(self, q_nope, latent, mask), terms).to(latent.dtype)
-        weights = nn.functional.dropout(weights, p=self.attention_dropout, training=self.training)
         out = (weights.view(batch, heads * q_len, -1) @ latent[:, 0]).view(batch, heads, q_len, self.rank)
         return (out @ to_value.transpose(1, 2)).transpose(1, 2), weights
 
