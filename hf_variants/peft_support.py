@@ -41,6 +41,9 @@ def reach_experts(peft_config, model, is_targeted):
         ValueError: when only a part of a fused parameter is named.
     """
     wanted = peft_config.target_modules
+    if wanted is None:
+        # peft's own default, or its own error
+        return
     everything = isinstance(wanted, str) and wanted.lower() == ALL_LINEAR
     chosen = []
     for parameter, linears in fused_experts(model).items():

@@ -95,6 +95,13 @@ def test_b21_part_of_a_fused_tensor_is_refused():
     get_peft_model(sparse_model(**MIXED), LoraConfig(target_modules=["shared_experts.up_proj"]))
 
 
+def test_b21_targets_left_out_are_pefts_own_error():
+    with pytest.raises(ValueError, match="specify `target_modules`"):
+        get_peft_model(sparse_model(**MIXED), LoraConfig())
+    model = get_peft_model(sparse_model(**MIXED), LoraConfig(target_parameters=["gate_up_proj"]))
+    assert len([name for name, _ in model.named_parameters() if "lora_A" in name]) == 2
+
+
 def test_b21_attention_alone_leaves_experts():
     model = get_peft_model(sparse_model(**MIXED), LoraConfig(target_modules=["q_proj", "v_proj"]))
     assert not [name for name, _ in model.named_parameters() if "lora" in name and "mlp" in name]
