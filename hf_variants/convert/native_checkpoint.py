@@ -23,6 +23,7 @@ def load_native(path, dtype=None, gguf_file=None, **load_kwargs):
     source = {} if gguf_file is None else {"gguf_file": gguf_file}
     config = AutoConfig.from_pretrained(path, **source, **where)
     known_family(config, path)
+    _refuse_toggles(config, load_kwargs)
     # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
     keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **source, **load_kwargs}
     model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **keywords)
@@ -38,6 +39,18 @@ def known_family(config, what):
     if config.model_type == "variants":
         raise ValueError(f"{what} is a variants model already; load it with AutoModelForCausalLM.from_pretrained")
     return find_family(config.model_type)
+
+
+def _refuse_toggles(config, load_kwargs):
+    """The library would hand a key that the native config lacks to the model, which fails without saying why."""
+    from hf_variants.modeling.configuration_variants import VariantsConfig
+
+    for key in load_kwargs:
+        if key in VariantsConfig.__annotations__ and not hasattr(config, key):
+            raise ValueError(
+                f"{key}={load_kwargs[key]!r} is a toggle of this family, which {config.model_type} does not have: convert, "
+                f"save the result, and load it with AutoModelForCausalLM.from_pretrained(folder, {key}=...)"
+            )
 
 
 def _refuse_incomplete(path, model, info):

@@ -54,7 +54,7 @@ def check_shapes(model, names, group_size):
     advice = f"group sizes that divide every in_features: {works}" if odd_in else "no group size helps"
     raise ValueError(
         "these modules cannot be stored in the AWQ gemm format; "
-        f"{advice}; or name them in leave_unquantized to keep them as they are:\n  " + "\n  ".join(shown)
+        f"{advice}; or name them in leave_unquantized to keep them as they are: " + "; ".join(shown)
     )
 
 

@@ -36,10 +36,11 @@ def working_copy(model, quantization_config):
     Raises:
         ValueError: when the model is quantised already.
     """
-    if getattr(model.config, "quantization_config", None) is not None:
-        method = dict(model.config.quantization_config if isinstance(model.config.quantization_config, dict) else {})
+    found = getattr(model.config, "quantization_config", None)
+    if found is not None:
+        method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
         raise ValueError(
-            f"the model is already quantised (quant_method={method.get('quant_method', 'unknown')!r}); give the model in full "
+            f"the model is already quantised (quant_method={str(getattr(method, 'value', method))!r}); give the model in full "
             "precision"
         )
     config = copy.deepcopy(model.config)

@@ -79,7 +79,9 @@ def apply_overrides(mapping, pairs):
             if child is None:
                 child = node[section] = {}
             if not isinstance(child, dict):
-                raise ValueError(f"{dotted}: {section!r} is set to {child!r}, which has no keys")
+                raise ValueError(
+                    f"{dotted}: {section!r} is set to {child!r}, which has no keys to change; give {section}={{...}} whole"
+                )
             node = child
         node[last] = value
     return result

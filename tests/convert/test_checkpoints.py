@@ -175,6 +175,14 @@ def test_other_heads_are_refused():
         to_native(from_native(native).model)
 
 
+def test_toggles_while_converting_are_pointed_to_the_way(tmp_path):
+    native_model("llama", "plain").save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"qk_norm='head' is a toggle .* llama does not have.*from_pretrained\(folder, qk_norm"
+    ):
+        from_native(tmp_path, qk_norm="head")
+
+
 def test_load_arguments_for_a_model_in_memory_are_refused():
     with pytest.raises(ValueError, match=r"\['gguf_file', 'revision'\] say how to load"):
         from_native(native_model("llama", "plain"), gguf_file="x.gguf", revision="main")

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from hf_variants.quantize import quantize_awq, quantize_rtn
+from hf_variants.quantize import quantize_awq, quantize_rtn, save_quantized
 from tests.quantize.quantized import FITTING_EXPERTS, FITTING_MLA, calibration, fitting
 from tests.variants import draw_ids, far
 
@@ -169,6 +170,13 @@ def test_an_already_quantised_model_is_refused():
     result = quantize_rtn(fitting(), group_size=32)
     with pytest.raises(ValueError, match="already quantised .*'awq'"):
         quantize_rtn(result.model, group_size=32)
+
+
+def test_an_already_quantised_folder_is_refused_by_its_method(tmp_path):
+    result = quantize_rtn(fitting(), group_size=32)
+    save_quantized(result, tmp_path / "awq")
+    with pytest.raises(ValueError, match="already quantised .*'awq'"):
+        quantize_rtn(AutoModelForCausalLM.from_pretrained(tmp_path / "awq"), group_size=32)
 
 
 def test_rounding_equals_rounding_every_weight_by_itself():
