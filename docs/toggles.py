@@ -24,6 +24,8 @@ TOGGLES = {
     "sinks": {"attention_sinks": True},
     "soft-cap": {"attn_logit_softcapping": 5.0},
     "qk_norm head": {"qk_norm": "head"},
+    "qk_norm per head": {"qk_norm": "per_head"},
+    "clipped qkv": {"clip_qkv": 0.5},
     "qk_norm full": {"qk_norm": "full"},
     "qk_norm l2": {"qk_norm": "l2"},
     "qk_norm after rope": {"qk_norm": "head", "qk_norm_after_rope": True},

@@ -66,6 +66,8 @@ def qk_norm_size(config):
         return Size(0, 2 * config.query_head_dim * int(config.norm_affine))
     if config.qk_norm == "head":
         return norm_size(config, config.head_dim) * 2
+    if config.qk_norm == "per_head":
+        return Size(0, (config.num_attention_heads + config.num_key_value_heads) * config.head_dim)
     if config.qk_norm == "full":
         heads = config.num_attention_heads + config.num_key_value_heads
         return norm_size(config, heads * config.head_dim)

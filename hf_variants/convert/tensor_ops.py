@@ -25,6 +25,17 @@ class Transpose:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Tensors of one shape into one with a new first dimension."""
+
+    def into(self, tensors, config):
+        return [torch.stack(tensors)]
+
+    def back(self, tensors, config):
+        return list(tensors[0].unbind(0))
+
+
+@dataclass(frozen=True)
 class Split:
     """One tensor into parts along `dim`; `sizes(config)` lists their lengths. The inverse concatenates."""
 
@@ -40,6 +51,32 @@ class Split:
 
     def back(self, tensors, config):
         return [torch.cat(tensors, dim=self.dim)]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Two tensors of one shape concatenated along `dim`; the inverse halves (DBRX's gate and up)."""
+
+    dim: int
+
+    def into(self, tensors, config):
+        return [torch.cat(tensors, dim=self.dim)]
+
+    def back(self, tensors, config):
+        return list(tensors[0].chunk(2, dim=self.dim))
+
+
+@dataclass(frozen=True)
+class Unflatten:
+    """[n * m, ...] into [n, m, ...] with n = `count(config)` (DBRX's experts)."""
+
+    count: Callable
+
+    def into(self, tensors, config):
+        return [tensor.reshape(self.count(config), -1, *tensor.shape[1:]) for tensor in tensors]
+
+    def back(self, tensors, config):
+        return [tensor.flatten(0, 1) for tensor in tensors]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from hf_variants.convert.tensor_ops import Stack
+
 _SHOWN = 8
 
 
@@ -17,13 +19,18 @@ _SHOWN = 8
 class WeightRule:
     """Tensors named by `native` become those named by `ours` through `ops`, and back by their inverses.
 
-    `when(config)` of ours says whether the rule applies, for families whose names follow their config.
+    `native` may be a function of a config of ours, where the number of tensors depends on it. `when(config)` says whether
+    the rule applies, for families whose names follow their config.
     """
 
-    native: tuple
+    native: tuple | Callable
     ours: tuple
     ops: tuple = ()
     when: Callable = lambda config: True
+
+    def resolved(self, config):
+        """The rule for one config, its names spelled out."""
+        return replace(self, native=self.native(config)) if callable(self.native) else self
 
     def transform(self, tensors, config, back):
         """The tensors of one match, rearranged (`back`: from ours to native)."""
@@ -48,6 +55,11 @@ def rearrange(native, ours, *ops):
     return WeightRule(as_tuple(native), as_tuple(ours), ops)
 
 
+def stacked(native, ours, count):
+    """Tensors numbered at `{}` in the native name, `count(config)` of them, become one with a new first dimension."""
+    return WeightRule(lambda config: tuple(native.format(index) for index in range(count(config))), (ours,), (Stack(),))
+
+
 def only_if(condition, *rules):
     """Rules that apply to configs of ours for which `condition(config)` holds."""
     return [replace(rule, when=condition) for rule in rules]
@@ -68,7 +80,7 @@ def apply_rules(rules, state, config, back=False):
         ValueError: naming tensors that no rule takes, or whose partners are missing, or that cannot be split.
     """
     left, result = dict(state), {}
-    for rule in [rule for rule in rules if rule.when(config)]:
+    for rule in [rule.resolved(config) for rule in rules if rule.when(config)]:
         sources, targets = (rule.ours, rule.native) if back else (rule.native, rule.ours)
         for binding in _bindings(sources, left):
             names = [_fill(pattern, binding) for pattern in sources]

@@ -58,6 +58,7 @@ SHAPE_RULES = [
     *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
     *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
     *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
+    _positive("clip_qkv"),
     Rule(
         "heads are whole groups",
         lambda c: c.num_attention_heads % c.num_key_value_heads != 0,
@@ -137,10 +138,20 @@ ATTENTION_RULES = [
         "attention_type='mla' every head has its own keys, expanded from one shared latent; leave num_key_value_heads unset",
     ),
     Rule(
+        "clipping needs projected keys",
+        lambda c: c.clip_qkv is not None and c.attention_type == "mla",
+        "clip_qkv={c.clip_qkv} is not defined for attention_type='mla', whose keys are never projected whole; leave it None",
+    ),
+    Rule(
+        "norms per head need weights",
+        lambda c: c.qk_norm == "per_head" and not c.norm_affine,
+        "qk_norm='per_head' differs from 'head' by its weights, which norm_affine=False removes; use qk_norm='head'",
+    ),
+    Rule(
         "full qk-norm needs keys per channel",
-        lambda c: c.attention_type == "mla" and c.qk_norm == "full",
-        "qk_norm='full' has one weight per head and channel, but under attention_type='mla' the rotary key is shared by all "
-        "heads; choose qk_norm from ['none', 'head', 'l2']",
+        lambda c: c.attention_type == "mla" and c.qk_norm in ("full", "per_head"),
+        "qk_norm={c.qk_norm!r} has one weight per head and channel, but under attention_type='mla' the rotary key is shared "
+        "by all heads; choose qk_norm from ['none', 'head', 'l2']",
     ),
     Rule(
         "norm after rope needs both",

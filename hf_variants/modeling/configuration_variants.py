@@ -61,6 +61,8 @@ class VariantsConfig(PreTrainedConfig):
         sliding_window: visible tokens of a sliding layer, the query included. When `is_causal=False` the window is
             centred: sliding_window // 2 tokens on either side.
         query_pre_attn_scalar / attention_multiplier: scores are scaled by the first to the power -1/2, or by the second.
+        clip_qkv: queries, keys and values are clamped to [-clip_qkv, clip_qkv] as projected; queries and keys after a
+            `qk_norm="full"` (OLMoE), before any norm of heads (OLMo, DBRX).
         q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
             gives 4, 1, 1/2 and 1 times head_dim for the last four (DeepSeek-V2 §2.1.2-3); q_lora_rank None means that queries
             are not compressed.
@@ -135,6 +137,7 @@ class VariantsConfig(PreTrainedConfig):
     attention_sinks: bool = False
     qk_norm: str = "none"
     qk_norm_after_rope: bool = False
+    clip_qkv: float | None = None
     query_pre_attn_scalar: float | None = None
     attention_multiplier: float | None = None
     scale_attn_by_inverse_layer_idx: bool = False

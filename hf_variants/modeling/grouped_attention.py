@@ -12,13 +12,24 @@ from torch import nn
 from transformers import initialization as init
 
 from .attention_scores import ScoreTerms, attention_function
-from .norms import VariantsRMSNorm, build_norm
+from .norms import PerHeadNorm, VariantsRMSNorm, build_norm
 from .positions import NoTurn, RotaryTurn
 
 
 def split_heads(states, head_dim):
     """[B, T, heads * D] -> [B, heads, T, D]."""
     return states.view(*states.shape[:-1], -1, head_dim).transpose(1, 2)
+
+
+class Clip(nn.Module):
+    """Clamps to [-limit, limit] (MPT, OLMo, DBRX)."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, states):
+        return states.clamp(min=-self.limit, max=self.limit)
 
 
 class VariantsAttention(nn.Module):
@@ -43,6 +54,7 @@ class VariantsAttention(nn.Module):
         self.q_norm, self.k_norm = QK_NORMS[config.qk_norm](config, width, kv_width)
         self.sinks = nn.Parameter(torch.empty(config.num_attention_heads)) if config.attention_sinks else None
         self.turn = NoTurn() if plan.rope_key is None else RotaryTurn(config.rope_interleaved)
+        self.clip = nn.Identity() if config.clip_qkv is None else Clip(config.clip_qkv)
         self._order = _ORDERS[(config.qk_norm, config.qk_norm_after_rope)]
 
     def fill(self):
@@ -55,7 +67,7 @@ class VariantsAttention(nn.Module):
         """hidden_states [B, T, hidden]; returns the output of the same shape and the weights (eager backend) or None."""
         query = self._order(self, self.q_proj(hidden_states), self.q_norm, position_embeddings)
         key = self._order(self, self.k_proj(hidden_states), self.k_norm, position_embeddings)
-        value = split_heads(self.v_proj(hidden_states), self.head_dim)
+        value = split_heads(self.clip(self.v_proj(hidden_states)), self.head_dim)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         out, weights = attention_function(self.config._attn_implementation)(
@@ -72,19 +84,19 @@ class VariantsAttention(nn.Module):
 
 
 def _norm_heads_then_turn(self, states, norm, position_embeddings):
-    return self.turn(norm(split_heads(states, self.head_dim)), position_embeddings)
+    return self.turn(norm(split_heads(self.clip(states), self.head_dim)), position_embeddings)
 
 
 def _turn_then_norm_heads(self, states, norm, position_embeddings):
-    return norm(self.turn(split_heads(states, self.head_dim), position_embeddings))
+    return norm(self.turn(split_heads(self.clip(states), self.head_dim), position_embeddings))
 
 
 def _norm_channels_then_turn(self, states, norm, position_embeddings):
-    return self.turn(split_heads(norm(states), self.head_dim), position_embeddings)
+    return self.turn(split_heads(self.clip(norm(states)), self.head_dim), position_embeddings)
 
 
 def _turn_then_norm_channels(self, states, norm, position_embeddings):
-    turned = self.turn(split_heads(states, self.head_dim), position_embeddings)
+    turned = self.turn(split_heads(self.clip(states), self.head_dim), position_embeddings)
     return split_heads(norm(turned.transpose(1, 2).flatten(2)), self.head_dim)
 
 
@@ -92,9 +104,11 @@ def _turn_then_norm_channels(self, states, norm, position_embeddings):
 _ORDERS = {
     ("none", False): _norm_heads_then_turn,
     ("head", False): _norm_heads_then_turn,
+    ("per_head", False): _norm_heads_then_turn,
     ("l2", False): _norm_heads_then_turn,
     ("full", False): _norm_channels_then_turn,
     ("head", True): _turn_then_norm_heads,
+    ("per_head", True): _turn_then_norm_heads,
     ("l2", True): _turn_then_norm_heads,
     ("full", True): _turn_then_norm_channels,
 }
@@ -108,6 +122,10 @@ def head_qk_norm(config, width, kv_width):
     return build_norm(config, config.query_head_dim), build_norm(config, config.query_head_dim)
 
 
+def per_head_qk_norm(config, width, kv_width):
+    return PerHeadNorm(config, width // config.head_dim), PerHeadNorm(config, kv_width // config.head_dim)
+
+
 def full_qk_norm(config, width, kv_width):
     return build_norm(config, width), build_norm(config, kv_width)
 
@@ -117,4 +135,4 @@ def l2_qk_norm(config, width, kv_width):
     return tuple(norms)
 
 
-QK_NORMS = {"none": no_qk_norm, "head": head_qk_norm, "full": full_qk_norm, "l2": l2_qk_norm}
+QK_NORMS = {"none": no_qk_norm, "head": head_qk_norm, "per_head": per_head_qk_norm, "full": full_qk_norm, "l2": l2_qk_norm}

@@ -100,6 +100,24 @@ class VariantsLayerNorm(nn.Module):
         return f"{self.dim}, eps={self.eps}, unit_offset={self.unit_offset}"
 
 
+class PerHeadNorm(nn.Module):
+    """The norm of `config` over each head of [B, heads, T, D], with a weight [heads, D]; all in fp32 (Cohere)."""
+
+    def __init__(self, config, heads):
+        super().__init__()
+        self.unit_offset = config.norm_unit_offset
+        self.norm = NORMS[config.norm_type](config.head_dim, eps=config.norm_eps, affine=False, bias=False)
+        self.weight = nn.Parameter(torch.empty(heads, config.head_dim))
+        self.fill()
+
+    def forward(self, heads):
+        weight = self.weight.float() + 1 if self.unit_offset else self.weight.float()
+        return (weight.unsqueeze(1) * self.norm(heads.float())).to(heads.dtype)
+
+    def fill(self):
+        init.constant_(self.weight, 0.0 if self.unit_offset else 1.0)
+
+
 def build_norm(config, dim, eps=None):
     """The norm that `config` names, over a last dimension of `dim`."""
     return NORMS[config.norm_type](

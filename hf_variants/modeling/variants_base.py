@@ -214,6 +214,7 @@ def check_tensor_parallel(config, tp_size):
             f"key-value head cannot be cut; choose tp_size from {divisors}"
         )
     toggles = {"attention_type='mla'": config.attention_type == "mla", "qk_norm='full'": config.qk_norm == "full"}
+    toggles |= {"qk_norm='per_head'": config.qk_norm == "per_head"}
     toggles |= {"attention_sinks=True": config.attention_sinks}
     toggles |= {"position_embedding_type='alibi'": config.position_embedding_type == "alibi"}
     toggles |= {"num_experts and mlp_type='plain'": config.has_experts and config.mlp_type == "plain"}

@@ -24,6 +24,7 @@ CHOICES = {
     "qk_norm": {
         "none": "Queries and keys as projected.",
         "head": "RMSNorm of each head with a learned weight of `head_dim` (Henry et al. 2020, arXiv:2010.04245; Qwen3).",
+        "per_head": "As `head`, but every head has a weight of its own, and no bias (Cohere, StableLM 2).",
         "full": "RMSNorm across all heads with a weight per channel (OLMo 2, arXiv:2501.00656 §3.1).",
         "l2": "Each head divided by its root mean square, without a weight (Llama 4).",
     },

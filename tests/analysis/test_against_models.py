@@ -37,6 +37,8 @@ TOGGLES = {
     "sinks": {"attention_sinks": True},
     "softcaps": {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0},
     "qk-head": {"qk_norm": "head", "num_key_value_heads": 2},
+    "qk-per-head": {"qk_norm": "per_head", "num_key_value_heads": 2},
+    "qk-per-head-layernorm": {"qk_norm": "per_head", **LAYERNORM},
     "qk-full": {"qk_norm": "full", "num_key_value_heads": 2},
     "qk-l2": {"qk_norm": "l2"},
     "qk-head-layernorm": {"qk_norm": "head", **LAYERNORM},

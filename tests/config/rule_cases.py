@@ -32,6 +32,7 @@ POSITIVE = {
     "attention_chunk_size": 0,
     "swiglu_limit": 0.0,
     "attention_multiplier": 0.0,
+    "clip_qkv": 0.0,
 }
 # what a field needs beside it so that nothing else is wrong
 COMPANIONS = {
@@ -73,6 +74,8 @@ BROKEN = {
     "no_rope_layers needs rope": {"no_rope_layers": [0, 1], "position_embedding_type": "alibi"},
     "rope turns at least one layer": {"no_rope_layers": [0, 0]},
     "mla shares its latent among all heads": {**MLA, "num_key_value_heads": 2},
+    "clipping needs projected keys": {**MLA, "clip_qkv": 8.0},
+    "norms per head need weights": {"qk_norm": "per_head", "norm_affine": False},
     "full qk-norm needs keys per channel": {**MLA, "qk_norm": "full"},
     "norm after rope needs both": {"qk_norm_after_rope": True},
     "mla normalises before rope": {**MLA, "qk_norm": "head", "qk_norm_after_rope": True},

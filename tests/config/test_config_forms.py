@@ -39,8 +39,8 @@ def test_the_words_are_the_keys_of_the_dispatch_table(field):
 
 def test_shorthands_aside_the_attention_types_are_the_attentions():
     assert set(CHOICES["attention_type"]) - {"mha", "mqa"} == set(ATTENTIONS)
-    # `full` is refused under MLA by a rule
-    assert set(LATENT_QK_NORMS) == set(QK_NORMS) - {"full"}
+    # `full` and `per_head` are refused under MLA by a rule
+    assert set(LATENT_QK_NORMS) == set(QK_NORMS) - {"full", "per_head"}
     assert set(ATTENTION_FUNCTIONS) == {"eager", "sdpa", "flex_attention"}
 
 

@@ -194,6 +194,7 @@ def native_model(family, name, seed=0, **changes):
 def randomise(model):
     """Random values for every parameter and persistent buffer, of sizes that keep activations near one."""
     for name, tensor in model.state_dict().items():
+        name = name.replace("norm_attn_norm", "block")  # DBRX: a block around norms and attention
         if "norm" in name or ".ln_" in name:
             offset = 0.0 if "bias" in name or model.config.model_type.startswith("gemma") else 1.0
             tensor.normal_(std=0.3).add_(offset)

@@ -77,6 +77,7 @@ DENSE = {
     },
     "cohere": {
         "tied": {"logit_scale": 0.7},
+        "normed": {"logit_scale": 0.7, "use_qk_norm": True},
         "untied_biased": {**_UNTIED, "attention_bias": True, "logit_scale": 0.3, "rope_parameters": _YARN},
     },
     "cohere2": {
@@ -121,7 +122,10 @@ EXPERTS = {
         "raw_weights": _MIXTRAL,
         "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "norm_topk_prob": True, "attention_bias": True},
     },
-    "olmoe": {"raw_weights": _MIXTRAL, "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True}},
+    "olmoe": {
+        "clipped_raw_weights": {**_MIXTRAL, "clip_qkv": 0.7},
+        "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True},
+    },
     "granitemoe": {"plain": {**_GRANITE, **_MIXTRAL}, "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "attention_bias": True}},
     "granitemoeshared": {
         "shared": {**_GRANITE, **_MIXTRAL, "shared_intermediate_size": 20},
@@ -217,11 +221,14 @@ _TOKENS = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id
 _STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 _PLAIN = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, **_TOKENS}
 _BIOGPT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_DBRX = {"kv_n_heads": 2, "rope_theta": 1e4}
+_DBRX_EXPERTS = {"ffn_hidden_size": 24, "moe_num_experts": 6, "moe_top_k": 2}
 
 BASES = {
     **{family: {**_NAMES, **_TOKENS, **_STILL} for family in ("gpt_bigcode", "gptj")},
     "codegen": {**_NAMES, **_TOKENS, **_STILL, "n_head": 4},
     "gpt_neo": {"hidden_size": 48, "num_layers": 3, "num_heads": 6, "max_position_embeddings": 64, **_TOKENS},
+    "dbrx": {"d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 64, **_TOKENS},
     "mpt": {"d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 64, **_TOKENS},
     **{family: {**_PLAIN, "intermediate_size": 40} for family in ("gpt_neox", "persimmon")},
     "opt": {**_PLAIN, "ffn_dim": 40, "dropout": 0.0},
@@ -265,10 +272,21 @@ CLASSIC = {
     "persimmon": {"normed": {}, "tied": {**_TIED, "qk_layernorm": False, "partial_rotary_factor": 1.0}},
     "stablelm": {
         "sequential": {"partial_rotary_factor": 0.5},
+        "normed": {"partial_rotary_factor": 0.5, "qk_layernorm": True},
         "parallel_biased": {**_TIED, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
     },
-    "mpt": {"tied": {}, "untied_scaled": {**_UNTIED, "n_heads": 3, "attn_config": {"softmax_scale": 0.2, "qk_ln": True}}},
-    "olmo": {"plain": {}, "tied_biased": {**_TIED, "attention_bias": True, "rope_parameters": _YARN}},
+    "mpt": {
+        "tied": {},
+        "untied_scaled": {**_UNTIED, "n_heads": 3, "attn_config": {"softmax_scale": 0.2, "qk_ln": True, "clip_qkv": 0.7}},
+    },
+    "dbrx": {
+        "clipped": {"attn_config": {**_DBRX, "clip_qkv": 0.7}, "ffn_config": _DBRX_EXPERTS},
+        "raw_weights": {
+            **{"attn_config": {**_DBRX, "kv_n_heads": 3, "clip_qkv": 8.0}, "rope_parameters": _YARN},
+            "ffn_config": {**_DBRX_EXPERTS, "moe_normalize_expert_weights": None},
+        },
+    },
+    "olmo": {"clipped": {"clip_qkv": 0.7}, "tied_biased": {**_TIED, "attention_bias": True, "rope_parameters": _YARN}},
     "nanochat": {"plain": {}, "tied_biased": {**_TIED, "attention_bias": True, "final_logit_softcapping": None}},
     "apertus": {"learned": {}, "tied_relu2": {**_TIED, "hidden_act": "relu2", "attention_bias": True, "head_dim": 12}},
 }

@@ -49,6 +49,7 @@ def attention(draw):
         "attention_sinks": draw(switch),
         "qk_norm": draw(words("qk_norm")),
         "qk_norm_after_rope": draw(switch),
+        "clip_qkv": draw(maybe(st.just(0.5))),
         "scale_attn_by_inverse_layer_idx": draw(switch),
     }
 

@@ -1,6 +1,9 @@
-"""Command-R: parallel blocks, LayerNorm without bias, interleaved RoPE, logits multiplied by `logit_scale`."""
+"""Command-R: parallel blocks, LayerNorm without bias, interleaved RoPE, logits multiplied by `logit_scale`.
 
-from hf_variants.convert.config_map import Always, HeadDim, Refuse, Same
+Command-R+ normalises q and k with a weight per head.
+"""
+
+from hf_variants.convert.config_map import Always, Both, HeadDim, Refuse, Same
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, all_biases, layernorm_keys, reciprocal, rope
 
@@ -19,10 +22,9 @@ FAMILY = Family(
     model_type="cohere",
     config=[
         *KEYS,
-        Refuse(
-            "use_qk_norm",
-            lambda native: native.use_qk_norm,
-            "its norms of q and k have one weight per head and channel, which no toggle means",
+        Both(
+            lambda native: {"qk_norm": "per_head" if native.use_qk_norm else "none"},
+            lambda config: {"use_qk_norm": config.qk_norm == "per_head"},
         ),
     ],
     weights=LLAMA_WEIGHTS,

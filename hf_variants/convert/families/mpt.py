@@ -4,7 +4,7 @@ Of `attn_config` only `clip_qkv`, `softmax_scale` and `attn_pdrop` are read nati
 speaks of another position scheme, norm or width, stays native.
 """
 
-from hf_variants.convert.config_map import Always, Both, Key, Refuse
+from hf_variants.convert.config_map import Always, Both, Key
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT
 from hf_variants.convert.tensor_ops import Split, head_rows
@@ -16,11 +16,12 @@ _BLOCK, _OURS = "transformer.blocks.*.", "model.layers.*."
 def _read_attention(native):
     attention = native.attn_config
     dropouts = dict.fromkeys(("attention_dropout", "hidden_dropout"), attention.attn_pdrop)
-    return {"attention_multiplier": attention.softmax_scale, **dropouts}
+    return {"attention_multiplier": attention.softmax_scale, "clip_qkv": attention.clip_qkv or None, **dropouts}
 
 
 def _write_attention(config):
-    return {"attn_config": {"softmax_scale": config.attention_multiplier, "attn_pdrop": config.attention_dropout}}
+    scale, clip, dropout = config.attention_multiplier, config.clip_qkv, config.attention_dropout
+    return {"attn_config": {"softmax_scale": scale, "clip_qkv": clip, "attn_pdrop": dropout}}
 
 
 FAMILY = Family(
@@ -32,7 +33,6 @@ FAMILY = Family(
         Always(position_embedding_type="alibi", norm_type="layernorm", norm_bias=False, mlp_type="plain", hidden_act="gelu"),
         Both(lambda native: {"intermediate_size": 4 * native.hidden_size}),
         Both(_read_attention, _write_attention),
-        Refuse("attn_config", lambda native: native.attn_config.clip_qkv, "no toggle clips queries, keys and values"),
     ],
     weights=[
         *keep("lm_head.weight"),
