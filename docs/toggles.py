@@ -49,6 +49,7 @@ TOGGLES = {
     },
     "alibi": {"position_embedding_type": "alibi"},
     "learned": {"position_embedding_type": "learned"},
+    "sinusoidal halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
     "no positions": {"position_embedding_type": "none"},
     "plain mlp": {"mlp_type": "plain", "hidden_act": "gelu"},

@@ -116,6 +116,7 @@ POSITIONS = {
     "learned_offset": {"position_embedding_type": "learned", "position_embedding_offset": 2},
     "learned_sliding": {"position_embedding_type": "learned", **ALTERNATING},
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
+    "sinusoidal_halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal_offset": {"position_embedding_type": "sinusoidal", "position_embedding_offset": 2},
     "no_positions": {"position_embedding_type": "none"},
     "nope_layers": {"no_rope_layers": [1, 0]},

@@ -16,7 +16,7 @@ LEFT_OUT = {
     "kolibri1": "a selection bias added to the logits before the sigmoid",
     "laguna": "a number of heads per layer and a gate on the attention output",
     "lfm2": "short-convolution layers",
-    "llama4_text": "experts whose input is scaled by the router, and queries scaled by position",
+    "llama4_text": "experts whose input is scaled by the router, queries scaled by position, QK-norm on turned layers only",
     "longcat_flash": "two attentions per layer and experts that do nothing",
     "mamba": "state-space layers",
     "mimo_v2_flash": "key-value heads that differ by layer type, and scaled values",
@@ -24,5 +24,4 @@ LEFT_OUT = {
     "nemotron_h": "state-space layers",
     "phimoe": "the sparsemixer router, and LongRoPE that switches its scale but not its frequencies",
     "qwen3_next": "gated linear attention",
-    "xglm": "sinusoids in halves, with another denominator",
 }

@@ -274,6 +274,14 @@ def scaled_embedding():
     )
 
 
+def scale_embedding_switch():
+    """`scale_embedding`: whether looked-up rows are multiplied by the root of the width."""
+    return Both(
+        lambda native: scaled_embedding().read(native) if native.scale_embedding else {},
+        lambda config: {"scale_embedding": config.embedding_multiplier != 1},
+    )
+
+
 def gemma_keys():
     """What Gemma 2 and Gemma 3 share."""
     return [

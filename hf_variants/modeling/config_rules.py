@@ -51,6 +51,8 @@ def _rope_dims(c):
     return [c.rotary_dim_of(key) for key in c.rope_keys]
 
 
+SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
+
 SHAPE_RULES = [
     *(_positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
     *(_positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
@@ -195,14 +197,20 @@ POSITION_RULES = [
     ),
     Rule(
         "the offset belongs to tables",
-        lambda c: c.position_embedding_offset != 0 and c.position_embedding_type not in ("learned", "sinusoidal"),
+        lambda c: c.position_embedding_offset != 0 and c.position_embedding_type not in ("learned", *SINUSOIDAL),
         "position_embedding_offset={c.position_embedding_offset} has no effect with "
-        "position_embedding_type={c.position_embedding_type!r}; it needs 'learned' or 'sinusoidal'",
+        "position_embedding_type={c.position_embedding_type!r}; it needs 'learned', 'sinusoidal' or 'sinusoidal_halves'",
     ),
     Rule(
         "sinusoids are pairs",
-        lambda c: c.position_embedding_type == "sinusoidal" and c.hidden_size % 2,
-        "position_embedding_type='sinusoidal' pairs sines with cosines, but hidden_size={c.hidden_size} is odd",
+        lambda c: c.position_embedding_type in SINUSOIDAL and c.hidden_size % 2,
+        "position_embedding_type={c.position_embedding_type!r} pairs sines with cosines: hidden_size={c.hidden_size} is odd",
+    ),
+    Rule(
+        "halved sinusoids have frequencies between two ends",
+        lambda c: c.position_embedding_type == "sinusoidal_halves" and c.hidden_size < 4,
+        "position_embedding_type='sinusoidal_halves' spaces its frequencies over hidden_size / 2 - 1 steps, but hidden_size="
+        "{c.hidden_size}; use at least 4",
     ),
     Rule(
         "dynamic needs room",

@@ -152,8 +152,25 @@ class SinusoidalPositions(ConstantBuffers):
 
     def forward(self, inputs_embeds, position_ids):
         angles = (position_ids + self.offset).unsqueeze(-1).to(torch.float32) * self.inv_freq.to(torch.float32)
-        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-        return inputs_embeds + table.to(inputs_embeds.dtype)
+        return inputs_embeds + self.arrange(angles.sin(), angles.cos()).to(inputs_embeds.dtype)
+
+    def arrange(self, sines, cosines):
+        return torch.stack((sines, cosines), dim=-1).flatten(-2)
+
+
+class HalvedSinusoidalPositions(SinusoidalPositions):
+    """All sines, then all cosines: PE(p, i) = sin(p / 10000^(i/(h-1))) and PE(p, h+i) = cos(same) with h = H/2.
+
+    The form of tensor2tensor and fairseq (XGLM 2021, arXiv:2112.10668).
+    """
+
+    def constants(self, device):
+        half = self.hidden_size // 2
+        exponent = torch.arange(half, dtype=torch.int64, device=device).to(torch.float32)
+        return {"inv_freq": torch.exp(exponent * -(math.log(10000) / (half - 1)))}
+
+    def arrange(self, sines, cosines):
+        return torch.cat((sines, cosines), dim=-1)
 
 
 class NoPositions(nn.Module):
@@ -171,5 +188,6 @@ POSITIONS = {
     "alibi": AlibiPositions,
     "learned": LearnedPositions,
     "sinusoidal": SinusoidalPositions,
+    "sinusoidal_halves": HalvedSinusoidalPositions,
     "none": NoPositions,
 }

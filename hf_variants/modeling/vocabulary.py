@@ -33,6 +33,7 @@ CHOICES = {
         "alibi": "A slope per head times the distance, added to the scores (Press et al. 2021, arXiv:2108.12409).",
         "learned": "A trained table added to the embeddings (GPT-2).",
         "sinusoidal": "Sines and cosines added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762 §3.5).",
+        "sinusoidal_halves": "All sines, then all cosines, frequencies over H/2 - 1 (tensor2tensor; XGLM, M2M-100).",
         "none": "No position signal; the causal mask alone orders the tokens (Kazemnejad et al. 2023, arXiv:2305.19466).",
     },
     "rope_type": {

@@ -45,6 +45,7 @@ TOGGLES = {
     "qk-full-layernorm": {"qk_norm": "full", "num_key_value_heads": 2, **LAYERNORM},
     "alibi": {"position_embedding_type": "alibi"},
     "learned": {"position_embedding_type": "learned", "position_embedding_offset": 2},
+    "sinusoidal-halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
     "no-positions": {"position_embedding_type": "none"},
     "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 8}},

@@ -83,6 +83,9 @@ BROKEN = {
     "interleaving needs rope": {"rope_interleaved": True, "position_embedding_type": "learned"},
     "rotary dimensions are pairs": {"partial_rotary_factor": 0.4},
     "the offset belongs to tables": {"position_embedding_offset": 2},
+    "halved sinusoids have frequencies between two ends": {
+        **{"position_embedding_type": "sinusoidal_halves", "hidden_size": 2},
+    },
     "sinusoids are pairs": {"position_embedding_type": "sinusoidal", "hidden_size": 33},
     "dynamic needs room": {"partial_rotary_factor": 0.25, **NTK},
     "clamped gates are gated silu": {"swiglu_limit": 7.0, "mlp_type": "plain"},

@@ -220,6 +220,7 @@ _NAMES = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 _TOKENS = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 _STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 _PLAIN = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 64, **_TOKENS}
+_XGLM = {"d_model": 48, "num_layers": 3, "attention_heads": 6, "ffn_dim": 40, "max_position_embeddings": 64}
 _BIOGPT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _DBRX = {"kv_n_heads": 2, "rope_theta": 1e4}
 _DBRX_EXPERTS = {"ffn_hidden_size": 24, "moe_num_experts": 6, "moe_top_k": 2}
@@ -233,6 +234,7 @@ BASES = {
     **{family: {**_PLAIN, "intermediate_size": 40} for family in ("gpt_neox", "persimmon")},
     "opt": {**_PLAIN, "ffn_dim": 40, "dropout": 0.0},
     "falcon": _PLAIN,
+    "xglm": {**_XGLM, **_TOKENS, "dropout": 0.0, "attention_dropout": 0.0},
     "biogpt": {**_PLAIN, **_BIOGPT, "intermediate_size": 40},
 }
 
@@ -258,6 +260,7 @@ CLASSIC = {
         "no_final_norm": {"_remove_final_layer_norm": True, "layer_norm_elementwise_affine": False},
     },
     "biogpt": {"scaled": {}, "untied_unscaled": {**_UNTIED, "scale_embedding": False, "layer_norm_eps": 1e-5}},
+    "xglm": {"scaled": {}, "untied_unscaled": {**_UNTIED, "scale_embedding": False, "pad_token_id": 1}},
     "falcon": {
         "7b": {},
         "40b_biased": {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, **_UNTIED},

@@ -59,6 +59,17 @@ def test_norms_per_head_by_hand():
     assert {name for name, _ in attention.k_norm.named_parameters()} == {"weight"}
 
 
+def test_halved_sinusoids_by_hand():
+    from math import cos, sin
+
+    table = build(tiny("sinusoidal_halves", position_embedding_offset=2)).model.embed_positions
+    rows = table(torch.zeros(1, 3, 32), torch.tensor([[0, 5, 40]]))[0]
+    for row, position in zip(rows, (2, 7, 42), strict=True):
+        angles = [position / 10000 ** (i / 15) for i in range(16)]
+        expected = torch.tensor([sin(angle) for angle in angles] + [cos(angle) for angle in angles])
+        assert (row - expected).abs().max().item() <= 1e-5
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_of_an_activation_have_the_dtype_of_the_model(dtype, tmp_path):
     """xIELU would build its own in bfloat16, whatever the model is."""

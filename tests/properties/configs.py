@@ -78,7 +78,7 @@ def rope(draw, width):
 def positions(draw, keys):
     scheme = draw(words("position_embedding_type"))
     chosen = {"position_embedding_type": scheme}
-    if scheme in ("learned", "sinusoidal"):
+    if scheme in ("learned", "sinusoidal", "sinusoidal_halves"):
         chosen["position_embedding_offset"] = draw(st.sampled_from([0, 2]))
     if scheme != "rope":
         return chosen

@@ -3,17 +3,10 @@
 from hf_variants.convert.classic_maps import no_layerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Same
 from hf_variants.convert.registry import Family
-from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, FROZEN_PAD
+from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, FROZEN_PAD, scale_embedding_switch
 from hf_variants.convert.weight_rules import rename
 
 _BLOCK, _OURS = "biogpt.layers.*.", "model.layers.*."
-
-
-def _read_scale(native):
-    if not native.scale_embedding:
-        return {}
-    return {"embedding_multiplier": native.hidden_size**0.5, "embedding_multiplier_scope": "input_ids"}
-
 
 FAMILY = Family(
     model_type="biogpt",
@@ -28,7 +21,7 @@ FAMILY = Family(
         ),
         Always(position_embedding_type="learned", position_embedding_offset=2, norm_type="layernorm", norm_eps=1e-5),
         Always(mlp_type="plain", mlp_bias=True, attention_bias=True, attention_out_bias=True),
-        Both(_read_scale, lambda config: {"scale_embedding": config.embedding_multiplier != 1}),
+        scale_embedding_switch(),
         *no_layerdrop("activation_dropout"),
     ],
     weights=[
