@@ -144,7 +144,7 @@ EXPERTS = {
         "half_split": {**_LATENT, **_ROUTED, **_GROUPS, "rope_interleave": False, "norm_topk_prob": False, **_TIED},
     },
     "youtu": {
-        "interleaved": _LATENT,
+        "interleaved": {**_LATENT, "pad_token_id": None},
         "half_split_biased": {
             **_UNTIED,
             **_LATENT,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from native_cases import native_model, token_ids
+from native_cases import CASES, native_model, token_ids
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -18,11 +18,10 @@ def _rewrite(directory, change):
     save_file(state, file, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral", "deepseek_v3", "gpt_oss", "phi3", "gpt2", "bloom"])
+@pytest.mark.parametrize(("family", "name"), dict(reversed(CASES)).items())
 @torch.no_grad()
-def test_a_directory_equals_the_model_in_memory(family, tmp_path):
+def test_a_directory_equals_the_model_in_memory(family, name, tmp_path):
     """On disk Mixtral and DeepSeek have one tensor per expert; the library fuses them before the rules see them."""
-    name = {"deepseek_v3": "groups", "gpt_oss": "yarn"}.get(family, "plain")
     native = native_model(family, name)
     native.save_pretrained(tmp_path)
     expected, found = from_native(native).state_dict(), from_native(tmp_path).state_dict()

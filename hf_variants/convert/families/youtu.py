@@ -1,4 +1,7 @@
-"""Youtu-LLM: the latent attention of DeepSeek-V3 with a dense feed-forward."""
+"""Youtu-LLM: the latent attention of DeepSeek-V3 with a dense feed-forward.
+
+Natively the embedding row of the pad is zeroed on every load, whatever the checkpoint holds.
+"""
 
 from hf_variants.convert.config_map import Key, Same
 from hf_variants.convert.latent_maps import LATENT_KEYS
