@@ -75,14 +75,19 @@ class Both(ConfigRule):
 
 @dataclass
 class Refuse(ConfigRule):
-    """A native setting that ours cannot mean: `broken(native)` true raises a ValueError with `reason`."""
+    """A native setting that ours cannot mean: `broken(native)` true raises a ValueError with `reason`.
+
+    `key` names the setting; a dot reaches into a nested config.
+    """
 
     key: str
     broken: Callable
     reason: str
 
     def read(self, native):
-        value = getattr(native, self.key, None)
+        value = native
+        for part in self.key.split("."):
+            value = getattr(value, part, None)
         if self.broken(native):
             raise ValueError(f"{native.model_type} with {self.key}={value!r} cannot be converted: {self.reason}")
         return {}

@@ -7,6 +7,7 @@ from native_cases import CASE_IDS, CASES, native_config
 
 from hf_variants.convert import config_from_native, config_to_native, family_names, find_family
 from hf_variants.convert.config_conversion import as_plain_dict
+from hf_variants.convert.left_out import LEFT_OUT
 from hf_variants.modeling.configuration_variants import VariantsConfig
 
 FOURTEEN = """bloom deepseek_v3 gemma2 gemma3_text gpt2 gpt_oss llama mistral mixtral olmo2 phi3 qwen2 qwen3 qwen3_moe"""
@@ -120,6 +121,15 @@ def _keywords(config):
         ("gpt2", "plain", {"position_embedding_offset": 2}, ["position_embedding_offset"]),
         ("bloom", "plain", {"intermediate_size": 100, "hidden_act": "relu"}, ["intermediate_size", "hidden_act"]),
         ("bloom", "plain", {"norm_placement": "parallel"}, ["norm_placement"]),
+        ("cohere2", "pattern", {"no_rope_layers": [1, 1, 1]}, ["no_rope_layers"]),
+        ("gptj", "partial", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}, ["rope_parameters"]),
+        ("gpt_bigcode", "mqa", {"num_key_value_heads": 2}, ["num_key_value_heads"]),
+        ("codegen", "partial", {"lm_head_bias": False}, ["lm_head_bias"]),
+        ("olmo", "clipped", {"norm_affine": True}, ["norm_affine"]),
+        ("llama", "plain", {"clip_qkv": 3.0, "qk_norm": "per_head"}, ["clip_qkv", "qk_norm"]),
+        ("dots1", "window", {"num_shared_experts": 1, "shared_expert_intermediate_size": 20}, ["shared_expert_inter"]),
+        ("ernie4_5_moe", "tied", {"mlp_layer_types": ["sparse", "dense", "dense"], "lm_head_bias": True}, ["lm_head_bias"]),
+        ("granitemoe", "plain", {"router_scoring": "sigmoid"}, ["router_scoring"]),
     ],
 )
 def test_inexpressible_toggles_are_all_named(family, name, changes, named):
@@ -167,6 +177,21 @@ def test_no_family_fits():
         config_to_native(VariantsConfig(attention_sinks=True))
 
 
+def test_a_type_left_out_says_why():
+    with pytest.raises(ValueError, match="'phimoe' cannot be converted: no toggle means the sparsemixer router"):
+        config_to_native(VariantsConfig(), "phimoe")
+    assert not set(LEFT_OUT) & set(family_names())
+
+
+def test_a_multiplier_and_a_divisor_are_each_others_inverse():
+    """Every divisor has a float that divides into it again, so that the way back cannot miss by a rounding."""
+    for divisor in (0.3, 7.0, 1.1, 16.0, 3.7e-2, 1 / 3):
+        config = VariantsConfig(logits_scaling=divisor, norm_type="layernorm", norm_bias=False, norm_weight_in_fp32=True,
+                                norm_placement="parallel", rope_interleaved=True)  # fmt: skip
+        native = config_to_native(config, "cohere")
+        assert abs(native.logit_scale * divisor - 1) <= 1e-15
+
+
 def test_an_unknown_family_names_the_nearest():
     with pytest.raises(ValueError, match="'lama' cannot be converted.*nearest known: llama"):
         config_to_native(VariantsConfig(), "lama")
@@ -186,6 +211,28 @@ def test_an_unknown_family_names_the_nearest():
         ("deepseek_v3", "groups", {"n_shared_experts": 0}, "n_shared_experts"),
         ("deepseek_v3", "groups", {"num_key_value_heads": 2}, "num_key_value_heads"),
         ("llama", "linear", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ("falcon", "7b", {"alibi": True}, "alibi.*bfloat16"),
+        ("falcon", "40b_biased", {"parallel_attn": False}, "new_decoder_architecture.*fails"),
+        ("falcon", "sequential", {"attention_dropout": 0.1}, "attention_dropout.*one value"),
+        ("cohere", "tied", {"logit_scale": None}, "logit_scale.*1.0"),
+        ("helium", "plain", {"head_dim": 12}, "head_dim"),
+        ("opt", "pre", {"word_embed_proj_dim": 24}, "word_embed_proj_dim"),
+        ("opt", "pre", {"layerdrop": 0.1}, "layerdrop"),
+        ("biogpt", "scaled", {"activation_dropout": 0.1}, "activation_dropout"),
+        ("xglm", "scaled", {"pad_token_id": 3}, "pad_token_id.*real position"),
+        ("codegen", "partial", {"n_head": 6}, "n_head.*four"),
+        ("stablelm", "sequential", {"hidden_dropout": 0.1}, "hidden_dropout"),
+        ("persimmon", "normed", {"hidden_dropout": 0.1}, "hidden_dropout"),
+        ("deepseek_v2", "greedy", {"topk_method": "noaux_tc"}, "topk_method.*greedy"),
+        ("dbrx", "clipped", {"attn_config": {"rope_theta": 1e4}}, "attn_config.clip_qkv=None.*fails"),
+        ("dbrx", "clipped", {"ffn_config": {"moe_jitter_eps": 0.1}}, "moe_jitter_eps=0.1.*noise"),
+        ("dots1", "window", {"n_group": None}, "n_group"),
+        ("minimax_m2", "tied", {"output_router_logits": True}, "output_router_logits.*softmax"),
+        ("minimax_m2", "tied", {"router_jitter_noise": 0.1}, "router_jitter_noise"),
+        ("ernie4_5_moe", "tied", {"moe_norm_min": 0.5}, "moe_norm_min"),
+        ("hunyuan_v1_moe", "list_alpha", {"moe_topk": [1, 2, 2]}, "moe_topk.*every layer"),
+        ("aria_text", "plain", {"hidden_act": "gelu"}, "hidden_act.*shared"),
+        ("gemma", "wide", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("llama", "plain", {"hidden_act": "silly"}, "hidden_act='silly'"),
     ],
 )

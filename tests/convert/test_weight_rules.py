@@ -7,8 +7,19 @@ import torch
 from native_cases import native_model
 
 from hf_variants.convert import find_family, from_native
-from hf_variants.convert.tensor_ops import Deinterleave, Split, SplitPerHead, Transpose, head_rows
-from hf_variants.convert.weight_rules import apply_rules, check_state, keep, rearrange, rename
+from hf_variants.convert.tensor_ops import (
+    Deinterleave,
+    DropLeadingOne,
+    Split,
+    SplitPerBlock,
+    SplitPerGroup,
+    SplitPerHead,
+    SwapHalves,
+    Transpose,
+    Unflatten,
+    head_rows,
+)
+from hf_variants.convert.weight_rules import apply_rules, check_state, keep, only_if, rearrange, rename, stacked
 
 SIZES = SimpleNamespace(num_attention_heads=6, num_key_value_heads=2, head_dim=4)
 
@@ -22,6 +33,13 @@ SIZES = SimpleNamespace(num_attention_heads=6, num_key_value_heads=2, head_dim=4
         (Split(head_rows), (40,)),
         (SplitPerHead(), (72, 5)),
         (SplitPerHead(), (72,)),
+        (SplitPerGroup(), (40, 5)),
+        (SplitPerGroup(), (40,)),
+        (SplitPerBlock(4), (48, 5)),
+        (SwapHalves(), (24, 5)),
+        (SwapHalves(), (24,)),
+        (DropLeadingOne(), (1, 6)),
+        (Unflatten(lambda config: config.num_attention_heads), (24, 5)),
         (Deinterleave(1), (3, 10, 7)),
         (Deinterleave(1), (3, 10)),
     ],
@@ -40,6 +58,49 @@ def test_per_head_rows_are_not_block_rows():
     q, k, v = SplitPerHead().into([rows], SIZES)
     for part, found in enumerate((q, k, v)):
         assert found.tolist() == [head * 100 + part * 10 + d for head in range(6) for d in range(4)]
+
+
+def test_rows_per_group_hold_their_queries_first():
+    """Rows named (group, member, dimension): three queries, a key and a value in each of two groups."""
+    rows = torch.tensor([group * 100 + member * 10 + d for group in range(2) for member in range(5) for d in range(4)])
+    q, k, v = SplitPerGroup().into([rows], SIZES)
+    assert q.tolist() == [group * 100 + member * 10 + d for group in range(2) for member in range(3) for d in range(4)]
+    assert k.tolist() == [group * 100 + 30 + d for group in range(2) for d in range(4)]
+    assert v.tolist() == [group * 100 + 40 + d for group in range(2) for d in range(4)]
+
+
+def test_rows_per_block_keep_the_order_of_blocks():
+    rows = torch.tensor([block * 100 + part * 10 + d for block in range(4) for part in range(3) for d in range(2)])
+    parts = SplitPerBlock(4).into([rows], SIZES)
+    for part, found in enumerate(parts):
+        assert found.tolist() == [block * 100 + part * 10 + d for block in range(4) for d in range(2)]
+
+
+def test_halves_swap_within_each_head():
+    assert SwapHalves().into([torch.arange(8)], SIZES)[0].tolist() == [2, 3, 0, 1, 6, 7, 4, 5]
+
+
+def test_numbered_tensors_are_stacked_and_unstacked():
+    rule = stacked("h.*.norms.{}.weight", "layers.*.norm.weight", lambda config: config.num_key_value_heads)
+    state = {f"h.3.norms.{index}.weight": torch.randn(4) for index in range(2)}
+    there = apply_rules([rule], state, SIZES)
+    assert torch.equal(there["layers.3.norm.weight"], torch.stack(list(state.values())))
+    back = apply_rules([rule], there, SIZES, back=True)
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+
+
+def test_a_missing_number_is_named():
+    rule = stacked("h.norms.{}.weight", "norm.weight", lambda config: config.num_key_value_heads)
+    with pytest.raises(ValueError, match=r"h\.norms\.1\.weight.*missing"):
+        apply_rules([rule], {"h.norms.0.weight": torch.ones(4)}, SIZES)
+
+
+def test_rules_can_follow_the_config():
+    rules = [
+        *only_if(lambda config: config.num_attention_heads == 6, rename("a", "six")),
+        *only_if(lambda config: config.num_attention_heads != 6, rename("a", "other")),
+    ]
+    assert set(apply_rules(rules, {"a": torch.ones(1)}, SIZES)) == {"six"}
 
 
 def test_deinterleave_puts_even_entries_first():

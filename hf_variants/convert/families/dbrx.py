@@ -72,15 +72,19 @@ FAMILY = Family(
         Key("hidden_dropout", "resid_pdrop"),
         Always(norm_type="layernorm", norm_bias=False, norm_eps=1e-5),
         Refuse(
-            "attn_config",
+            "attn_config.clip_qkv",
             lambda native: native.attn_config.clip_qkv is None,
-            "natively it fails without clip_qkv; set it to a value that no projection reaches for no clipping",
+            "natively it fails; set it to a value that no projection reaches for no clipping",
         ),
         Refuse(
-            "ffn_config",
-            lambda native: native.ffn_config.moe_jitter_eps or native.ffn_config.moe_normalize_expert_weights not in (None, 1),
-            "ours has neither noise on the input of the router nor weights normalised by another norm; set moe_jitter_eps "
-            "to None and moe_normalize_expert_weights to 1.0 or None",
+            "ffn_config.moe_jitter_eps",
+            lambda native: bool(native.ffn_config.moe_jitter_eps),
+            "in training it multiplies the input of the router by noise, which ours lacks; set it to None",
+        ),
+        Refuse(
+            "ffn_config.moe_normalize_expert_weights",
+            lambda native: native.ffn_config.moe_normalize_expert_weights not in (None, 1),
+            "ours divides the chosen weights by their sum or not at all; set it to 1.0 or None",
         ),
         Refuse(
             "output_router_logits",
