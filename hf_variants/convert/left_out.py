@@ -10,7 +10,6 @@ LEFT_OUT = {
     "gemma3n_text": "several residual streams and keys shared between layers",
     "gemma4_text": "embeddings per layer, keys shared between layers, and a head width per layer type",
     "gpt_neox_japanese": "a bias on the attention output in the last layer alone, added after dropout",
-    "granite_swa": "one RoPE base per layer",
     "jamba": "state-space layers",
     "jetmoe": "experts for queries and attention outputs",
     "kolibri1": "a selection bias added to the logits before the sigmoid",

@@ -24,6 +24,14 @@ DENSE = {
         "hot_caps": {**_UNTIED, "head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0},
     },
     "granite": {"plain": _GRANITE, "tied_biased": {**_TIED, **_GRANITE, "attention_bias": True, "mlp_bias": True}},
+    "granite_swa": {
+        "pattern": {**_GRANITE, **_PATTERN},
+        "untied_thetas": {
+            **{**_UNTIED, **_PATTERN, "layer_rope_theta": [3e3, 7e4, 3e3], "attention_bias": True, "mlp_bias": True},
+        },
+        "some_turned": {**_PATTERN, "layer_rope_theta": [3e3, 0, 3e3], "rope_parameters": _YARN},
+        "no_rope": {**_PATTERN, "layer_rope_theta": [0, 0, 0]},
+    },
     "hyperclovax": {
         "sandwich": {**_GRANITE, "logits_scaling": 0.3},
         "pre": {"use_post_norm": False, "attention_bias": True, "mlp_bias": True, **_TIED},
@@ -127,6 +135,10 @@ EXPERTS = {
         "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True},
     },
     "granitemoe": {"plain": {**_GRANITE, **_MIXTRAL}, "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "attention_bias": True}},
+    "granitemoe_swa": {
+        "shared": {**_GRANITE, **_MIXTRAL, **_PATTERN, "shared_intermediate_size": 20},
+        "unshared": {**_TIED, **_MIXTRAL, **_PATTERN, "layer_rope_theta": [3e3, 7e4, 3e3], "attention_bias": True},
+    },
     "granitemoeshared": {
         "shared": {**_GRANITE, **_MIXTRAL, "shared_intermediate_size": 20},
         "unshared": {**_TIED, **_MIXTRAL, "attention_bias": True, "rope_parameters": _YARN},

@@ -14,12 +14,11 @@ def _read_shared(native):
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 
 
+SHARED_KEYS = Both(_read_shared, lambda config: {"shared_intermediate_size": config.shared_expert_intermediate_size or 0})
+
 FAMILY = Family(
     model_type="granitemoeshared",
-    config=[
-        *KEYS,
-        Both(_read_shared, lambda config: {"shared_intermediate_size": config.shared_expert_intermediate_size or 0}),
-    ],
+    config=[*KEYS, SHARED_KEYS],
     weights=[
         *WEIGHTS,
         rearrange(
