@@ -4,7 +4,6 @@ LEFT_OUT = {
     "afmoe": "a sigmoid gate on the attention output, and norms around experts under other rules than around dense layers",
     "axk1": "one more norm on the output of sparse layers only",
     "bamba": "state-space layers",
-    "cohere2_moe": "a parallel block with an average of routed and shared experts",
     "diffllama": "the difference of two attention maps",
     "doge": "attention masks computed from the values, and a product-key mixture of experts",
     "gemma3n_text": "several residual streams and keys shared between layers",

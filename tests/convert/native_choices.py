@@ -99,6 +99,7 @@ DENSE = {
 }
 
 _FEW = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_COMMAND = {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 24, "head_dim": 12}
 _MIXTRAL = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 24}
 _ONE = {"num_hidden_layers": 1, "output_router_logits": True, "router_aux_loss_coef": 0.5}
 _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16, "n_shared_experts": 1}
@@ -135,6 +136,18 @@ EXPERTS = {
         "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True},
     },
     "granitemoe": {"plain": {**_GRANITE, **_MIXTRAL}, "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "attention_bias": True}},
+    "cohere2_moe": {
+        "softmax": {**_COMMAND, **_PATTERN, **_DENSE_FIRST, "logit_scale": 0.7, "rope_theta": 3e4},
+        "sigmoid_rms": {
+            **{**_UNTIED, **_COMMAND, "layer_types": [_FULL, _SLIDE, _FULL], "sliding_window": 5, **_DENSE_FIRST},
+            **{"expert_selection_fn": "sigmoid", "rms_norm_eps": 1e-5, "attention_bias": True, "logit_scale": 0.5},
+            **{"num_shared_experts": 1, "shared_expert_combination_strategy": "sum", "prefix_dense_intermediate_size": 20},
+        },
+        "unturned_prefix": {
+            **{**_COMMAND, "layer_types": [_FULL, _SLIDE, _FULL], "sliding_window": 5, **_DENSE_FIRST, "logit_scale": 0.5},
+            **{"prefix_dense_sliding_window_pattern": 2, "expert_selection_fn": "sigmoid", "norm_topk_prob": False},
+        },
+    },
     "granitemoe_swa": {
         "shared": {**_GRANITE, **_MIXTRAL, **_PATTERN, "shared_intermediate_size": 20},
         "unshared": {**_TIED, **_MIXTRAL, **_PATTERN, "layer_rope_theta": [3e3, 7e4, 3e3], "attention_bias": True},

@@ -212,6 +212,7 @@ def test_an_unknown_family_names_the_nearest():
         ("deepseek_v3", "groups", {"num_key_value_heads": 2}, "num_key_value_heads"),
         ("llama", "linear", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ("granite_swa", "pattern", {"layer_rope_theta": [1e4, 1e4, 2e4]}, "layer_rope_theta.*sliding_attention"),
+        ("cohere2_moe", "sigmoid_rms", {"shared_expert_combination_strategy": "average"}, "strategy.*average"),
         ("falcon", "7b", {"alibi": True}, "alibi.*bfloat16"),
         ("falcon", "40b_biased", {"parallel_attn": False}, "new_decoder_architecture.*fails"),
         ("falcon", "sequential", {"attention_dropout": 0.1}, "attention_dropout.*one value"),
