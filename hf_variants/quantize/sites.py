@@ -158,6 +158,9 @@ def _add_norm_site(found, prefix, layer, norm, groups, followers, keep):
 
 def _add_value_site(found, config, prefix, layer, keep):
     attention = f"{prefix}.self_attn"
+    if config.clip_qkv is not None:
+        found.skipped.append(SkippedSite(f"{attention}.v_proj -> o_proj", "clip_qkv clips what a scale would change"))
+        return
     repeat = config.num_attention_heads // config.num_key_value_heads
     heads = {"repeat": repeat, "block": config.head_dim}
     _add_site(found, keep, f"{attention}.v_proj", "linear", [(f"{attention}.o_proj",)], **heads)

@@ -148,6 +148,17 @@ EXPERTS = {
             **{"prefix_dense_sliding_window_pattern": 2, "expert_selection_fn": "sigmoid", "norm_topk_prob": False},
         },
     },
+    "flint": {
+        "pattern": {**_FEW, **_PATTERN, "head_dim": 12, "mlp_only_layers": [0], "shared_expert_intermediate_size": 20},
+        "tied_biased": {
+            **{**_TIED, **_FEW, **_PATTERN, "head_dim": 8, "mlp_only_layers": [], "shared_expert_intermediate_size": 20},
+            **{"attention_bias": True, "norm_topk_prob": False, "rope_parameters": _YARN},
+        },
+        "no_rope": {
+            **{**_FEW, "head_dim": 8, "layer_types": [_FULL] * 3, "mlp_only_layers": [0, 1, 2]},
+            "shared_expert_intermediate_size": 20,
+        },
+    },
     "granitemoe_swa": {
         "shared": {**_GRANITE, **_MIXTRAL, **_PATTERN, "shared_intermediate_size": 20},
         "unshared": {**_TIED, **_MIXTRAL, **_PATTERN, "layer_rope_theta": [3e3, 7e4, 3e3], "attention_bias": True},
