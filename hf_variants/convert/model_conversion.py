@@ -69,9 +69,12 @@ def to_native(model, family=None, *, attn_implementation=None):
     Raises:
         ValueError: naming every toggle that the family cannot express; quantized weights; another head.
     """
+    from hf_variants.modeling.built_config import without_effect
     from hf_variants.modeling.modeling_variants import VariantsForCausalLM
 
     _refuse_unfit(model, VariantsForCausalLM)
+    if changed := model.changed_fields():
+        raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
     config = copy.deepcopy(model.config)
     config.tie_word_embeddings = _is_tied(model)
     native_config = config_to_native(config, family)

@@ -260,6 +260,11 @@ class VariantsConfig(PreTrainedConfig):
         return None
 
     # ---- what is derived ----
+    @staticmethod
+    def own_fields():
+        """Names of the fields that this family declares."""
+        return [name for name, annotation in VariantsConfig.__annotations__.items() if get_origin(annotation) is not ClassVar]
+
     @property
     def has_experts(self):
         return bool(self.num_experts)

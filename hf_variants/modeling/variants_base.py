@@ -7,6 +7,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from .attention_scores import ATTENTION_FUNCTIONS
 from .blocks import VariantsDecoderLayer
+from .built_config import as_built, built_fields, changed_fields
 from .configuration_variants import VariantsConfig
 from .expert_loading import experts_split
 from .experts import VariantsTopKRouter
@@ -53,6 +54,7 @@ class VariantsPreTrainedModel(PreTrainedModel):
     def __init__(self, config, *inputs, **kwargs):
         config.check()
         super().__init__(config, *inputs, **kwargs)
+        self.built_fields = built_fields(config)
         chosen = config._attn_implementation
         if chosen is not None and chosen not in ATTENTION_FUNCTIONS:
             raise ValueError(
@@ -76,9 +78,14 @@ class VariantsPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As transformers', and writes the files of this folder and whatever `AFTER_SAVE` adds beside the weights."""
         is_main_process = kwargs.get("is_main_process", args[0] if args else True)
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if is_main_process:
-            self.complete_folder(save_directory)
+        with as_built(self.config, self.built_fields):
+            super().save_pretrained(save_directory, *args, **kwargs)
+            if is_main_process:
+                self.complete_folder(save_directory)
+
+    def changed_fields(self):
+        """Fields of `config` set otherwise since the model was built, without effect on it: {name: (built, now)}."""
+        return changed_fields(self.built_fields, self.config)
 
     def complete_folder(self, directory, repo_id=None):
         """Write code and whatever `AFTER_SAVE` adds beside the weights; beside an adapter, which has no code, nothing."""

@@ -162,8 +162,8 @@ class VariantsModel(VariantsPreTrainedModel):
             return
         if int(position_ids.max()) >= limit:
             raise ValueError(
-                f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit}; shorten "
-                " the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'sinusoidal')"
+                f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit}; "
+                "shorten the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'sinusoidal')"
             )
 
 
