@@ -82,7 +82,7 @@ def families_page():
         f"{len(rows)} decoder types of transformers convert in both directions. For each, tests with random weights assert "
         "equal logits (at most 1e-5 in fp32), greedy generation, loss and gradients, left-padded batches, and on the way "
         "back bitwise equal weights and an equal config. The toggles are those that the native default config sets; a "
-        "family also expresses whatever its other config keys mean.",
+        "family also expresses whatever its other config keys mean. [How to add one](adding_a_family.md).",
         "",
         "| family | what it is | toggles | refused |",
         "|---|---|---|---|",

@@ -27,3 +27,11 @@ def test_every_choice_and_rule_is_listed():
     options, rules = ((DOCS / name).read_text(encoding="utf-8") for name in ("options.md", "rules.md"))
     assert all(f"`{choice}`" in options for choices in CHOICES.values() for choice in choices)
     assert all(rule.name in rules for rule in RULES)
+
+
+def test_the_page_on_adding_a_family_shows_a_family_as_it_is():
+    page = (DOCS / "adding_a_family.md").read_text(encoding="utf-8")
+    shown = page.split("```python\n")[1].split("```")[0]
+    code = (DOCS.parent / "hf_variants/convert/families/arcee.py").read_text(encoding="utf-8")
+    lines = [line.split("  #")[0].rstrip() for line in shown.splitlines() if line.strip()]
+    assert all(line in code.splitlines() for line in lines)

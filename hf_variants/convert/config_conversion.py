@@ -7,6 +7,7 @@ contradict the toggles.
 """
 
 import json
+from math import inf
 
 from hf_variants.convert.meaning import differences
 from hf_variants.convert.registry import find_family, known_families
@@ -78,7 +79,7 @@ def _first_that_fits(config):
 
 
 class _Inexpressible(ValueError):
-    """Carries how many toggles stand in the way, to find the closest family."""
+    """Carries how many toggles stand in the way (inf where that is not known), to find the closest family."""
 
     def __init__(self, text, count):
         super().__init__(text)
@@ -91,7 +92,7 @@ def _written(found, config):
         native = build_native_config(found.model_type, keys)
         again = _read(found, native)
     except ValueError as error:
-        raise _Inexpressible(f"{found.model_type} cannot express this config: {error}", 1) from error
+        raise _Inexpressible(f"{found.model_type} cannot express this config: {error}", inf) from error
     lost = differences(config, again)
     if lost:
         listed = ", ".join(f"{name}={mine!r} ({found.model_type} means {theirs!r})" for name, (mine, theirs) in lost.items())

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 from native_cases import CASE_IDS, CASES, native_config
+from transformers import CONFIG_MAPPING
 
 from hf_variants.convert import config_from_native, config_to_native, family_names, find_family
 from hf_variants.convert.config_conversion import as_plain_dict
@@ -29,8 +30,6 @@ def test_config_round_trip_through_json(family, name, tmp_path):
 
 @pytest.mark.parametrize("family", family_names())
 def test_config_of_the_native_defaults(family):
-    from transformers import CONFIG_MAPPING
-
     native = CONFIG_MAPPING[family](**find_family(family).needs)
     assert as_plain_dict(config_to_native(config_from_native(native))) == as_plain_dict(native)
 
@@ -181,6 +180,7 @@ def test_a_type_left_out_says_why():
     with pytest.raises(ValueError, match="'phimoe' cannot be converted: no toggle means the sparsemixer router"):
         config_to_native(VariantsConfig(), "phimoe")
     assert not set(LEFT_OUT) & set(family_names())
+    assert set(LEFT_OUT) <= set(CONFIG_MAPPING)
 
 
 def test_a_multiplier_and_a_divisor_are_each_others_inverse():
