@@ -35,3 +35,12 @@ def test_the_page_on_adding_a_family_shows_a_family_as_it_is():
     code = (DOCS.parent / "hf_variants/convert/families/arcee.py").read_text(encoding="utf-8")
     lines = [line.split("  #")[0].rstrip() for line in shown.splitlines() if line.strip()]
     assert all(line in code.splitlines() for line in lines)
+
+
+def test_known_failures_name_tests_that_exist():
+    rows = [line for line in (DOCS / "known_failures.md").read_text(encoding="utf-8").splitlines() if line.startswith("| B")]
+    assert len(rows) > 40
+    for row in rows:
+        number, path = row.split("|")[1].strip(), DOCS.parent / row.rsplit("`", 2)[1]
+        text = path.read_text(encoding="utf-8") + path.name
+        assert number in text.upper(), f"{path} says nothing of {number}"

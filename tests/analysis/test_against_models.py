@@ -89,7 +89,7 @@ def tiny(**keys):
 
 
 @pytest.mark.parametrize("name", TOGGLES)
-def test_parameters_equal_the_model(name):
+def test_b61_parameters_equal_the_model(name):
     config = tiny(**TOGGLES[name])
     with torch.device("meta"):
         model = VariantsForCausalLM(config)
@@ -109,7 +109,7 @@ def test_presets_equal_the_model(name):
 
 
 @pytest.mark.parametrize("name", TOGGLES)
-def test_cache_bytes_equal_the_cached_tensors(name):
+def test_b60_cache_bytes_equal_the_cached_tensors(name):
     config = tiny(**TOGGLES[name])
     model = VariantsForCausalLM(config).eval()
     for length in (1, 5, 6, 20):
@@ -122,7 +122,7 @@ def test_cache_bytes_equal_the_cached_tensors(name):
 
 
 @pytest.mark.parametrize("name", TOGGLES)
-def test_flops_of_a_single_token_equal_the_counted_operations(name):
+def test_b61_flops_of_a_single_token_equal_the_counted_operations(name):
     config = tiny(**TOGGLES[name])
     model = VariantsForCausalLM(config).eval()
     model.set_attn_implementation("eager")

@@ -1,4 +1,4 @@
-"""One config per rule of `config_rules.RULES` that breaks that rule and no other."""
+"""One config per rule of `config_rules.RULES` that breaks that rule alone; the groups of experts are known failure B57."""
 
 MOE = {"num_experts": 4}
 MLA = {"attention_type": "mla"}

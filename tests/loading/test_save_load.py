@@ -194,7 +194,7 @@ def test_b42_tokenizer_beside_our_config(tmp_path, make):
     [{"tp_plan": "auto"}, {"tp_size": 4}, {"distributed_config": DistributedConfig(tp_size=4)}],
     ids=["plan", "size", "config"],
 )
-def test_tensor_parallel_size_over_the_key_value_heads(tmp_path, monkeypatch, how):
+def test_b32_tensor_parallel_size_over_the_key_value_heads(tmp_path, monkeypatch, how):
     build(tiny("gqa")).save_pretrained(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "4")
     for loader in (VariantsForCausalLM, AutoModelForCausalLM):
