@@ -19,9 +19,7 @@ def presets_folder():
     for folder in _FOLDERS:
         if folder.is_dir():
             return folder
-    raise ValueError(
-        f"the preset files are missing from this installation: looked in {[str(path) for path in _FOLDERS]}"
-    )
+    raise ValueError(f"the preset files are missing from this installation: looked in {[str(path) for path in _FOLDERS]}")
 
 
 def list_presets():
