@@ -19,7 +19,7 @@ help:  ## list the targets
 	@echo "hf_variants: make TARGET"
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
 	@echo "Settings (make TARGET NAME=value):"
-	@echo "  PYTHON         interpreter that builds .venv, 3.10 or newer ($(PYTHON))"
+	@echo "  PYTHON         interpreter that builds .venv, 3.11 or newer ($(PYTHON))"
 	@echo "  TORCH_VERSION  torch to install ($(TORCH_VERSION))"
 	@echo "  TORCH_ARGS     more pip arguments for torch alone, such as the index of a CUDA or CPU build"
 	@echo "  EXTRAS         extras of the package to install ($(EXTRAS))"
@@ -32,7 +32,7 @@ setup: $(STAMP)  ## create .venv and install torch, the package, its tools and t
 # torch goes first, so that no other package chooses a build of it.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: creating or updating $(VENV) (a few minutes the first time)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "setup: Python 3.10 or newer is needed; name one with PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "setup: Python 3.11 or newer is needed; name one with PYTHON=python3.11")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*
 	@{ grep -v '^torch==' constraints.txt; echo 'torch==$(TORCH_VERSION)'; } > $(VENV)/constraints.txt
