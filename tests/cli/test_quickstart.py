@@ -72,7 +72,12 @@ def smoke(root):
             "max_tokens": 512,
             "trainer": {**trainer, "max_steps": 4, "save_steps": 2, "eval_steps": 4},
         },
-        "quantize": {"config": "recipes/quantize.yaml", "data": {**data, "sequence_length": 64}, "calibration_rows": 8},
+        "quantize": {
+            "config": "recipes/quantize.yaml",
+            "data": {**data, "sequence_length": 64},
+            "calibration_rows": 8,
+            "group_size": 32,
+        },
         "generate": {"config": "recipes/generate.yaml", "prompts": ["And the"], "generation": {"max_new_tokens": 8}},
     }
 

@@ -1,5 +1,6 @@
 """What each of two processes runs: python -m torch.distributed.run ... -m tests.training_model.ranks JOB RESULT DIRECTORY."""
 
+import os
 import sys
 
 import torch
@@ -83,7 +84,11 @@ def main(job, result, directory):
     found = JOBS[job](directory)
     if torch.distributed.get_rank() == 0:
         torch.save(found, result)
+    torch.distributed.barrier()  # nobody leaves while another is still saving
     torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is done and saved; gloo's threads now and then abort the interpreter on its way out
 
 
 if __name__ == "__main__":
