@@ -12,7 +12,6 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutputWithPast,
     TokenClassifierOutput,
 )
-from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
@@ -38,6 +37,23 @@ from .variants_base import VariantsPreTrainedModel
 from .variants_model import VariantsModel
 
 logger = logging.get_logger(__name__)
+
+
+def keep_positions(hidden_states, logits_to_keep):
+    """The hidden states [B, T, hidden] that logits are wanted of.
+
+    Args:
+        logits_to_keep: the last so many positions, 0 for all; or positions [n] of every row; or positions [B, n] of each row; or
+            a boolean [B, T], which gives the chosen ones of all rows as [chosen, hidden].
+    """
+    if isinstance(logits_to_keep, int):
+        return hidden_states[:, slice(-logits_to_keep, None) if logits_to_keep else slice(None)]
+    if logits_to_keep.dim() == 1:
+        return hidden_states[:, logits_to_keep]
+    if logits_to_keep.dtype == torch.bool:
+        return hidden_states[logits_to_keep]
+    rows = torch.arange(hidden_states.shape[0], device=hidden_states.device).unsqueeze(1)
+    return hidden_states[rows, logits_to_keep]
 
 
 class VariantsHeadModel(VariantsPreTrainedModel):
@@ -125,7 +141,7 @@ class VariantsLanguageModel(VariantsHeadModel):
         """Run stack, head and loss. targets: labels aligned with the positions, or None."""
         outputs = self.run(targets is not None, num_items_in_batch, inputs)
         hidden_states = outputs.last_hidden_state
-        kept = slice_logits_to_keep(hidden_states, logits_to_keep)
+        kept = keep_positions(hidden_states, logits_to_keep)
         if skip_logits is None:
             skip_logits = self.training and targets is not None
         logits = DeferredLogits(kept, self.head) if skip_logits else self.head(kept)
