@@ -43,8 +43,8 @@ def keep_positions(hidden_states, logits_to_keep):
     """The hidden states [B, T, hidden] that logits are wanted of.
 
     Args:
-        logits_to_keep: the last so many positions, 0 for all; or positions [n] of every row; or positions [B, n] of each row; or
-            a boolean [B, T], which gives the chosen ones of all rows as [chosen, hidden].
+        logits_to_keep: the last so many positions, 0 for all; or positions [n] of every row; or positions [B, n] of each
+            row; or a boolean [B, T], which gives the chosen ones of all rows as [chosen, hidden].
     """
     if isinstance(logits_to_keep, int):
         return hidden_states[:, slice(-logits_to_keep, None) if logits_to_keep else slice(None)]
