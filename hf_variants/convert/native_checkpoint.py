@@ -3,6 +3,7 @@
 import re
 
 from hf_variants.convert.registry import find_family
+from hf_variants.modeling.variants_base import refuse_damaged
 
 # Tables that old files carry and that the library recomputes.
 _RECOMPUTED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(bias|masked_bias)|\.attention\.(bias|masked_bias))$")
@@ -21,12 +22,23 @@ def load_native(path, dtype=None, gguf_file=None, **load_kwargs):
 
     where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}
     source = {} if gguf_file is None else {"gguf_file": gguf_file}
-    config = AutoConfig.from_pretrained(path, **source, **where)
+    try:
+        config = AutoConfig.from_pretrained(path, **source, **where)
+    except OSError as error:
+        raise ValueError(
+            f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository"
+        ) from error
     known_family(config, path)
     _refuse_toggles(config, load_kwargs)
     # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
     keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **source, **load_kwargs}
-    model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **keywords)
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **keywords)
+    except KeyError as error:
+        raise ValueError(f"the config of {str(path)!r} says {error}, which transformers does not know") from error
+    except Exception as error:
+        refuse_damaged(path, error)
+        raise
     _refuse_incomplete(path, model, info)
     if gguf_file is not None:
         # The weights are dense by now; a config that still calls them quantized would be refused by every saver.

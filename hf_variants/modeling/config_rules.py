@@ -68,6 +68,11 @@ SHAPE_RULES = [
         "every key-value head serves the same number of query heads; choose a divisor of num_attention_heads",
     ),
     Rule(
+        "weights start around zero",
+        lambda c: c.initializer_range < 0,
+        "initializer_range={c.initializer_range} is a standard deviation and must not be negative",
+    ),
+    Rule(
         "dropouts are probabilities",
         lambda c: not all(0 <= p < 1 for p in (c.attention_dropout, c.hidden_dropout, c.embedding_dropout)),
         "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout} and "
@@ -133,6 +138,7 @@ LAYER_RULES = [
 ATTENTION_RULES = [
     *(_only_with(name, "attention_type", "mla") for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
     *(_only_with(name, "attention_type", "mla") for name in ("qk_rope_head_dim", "v_head_dim")),
+    _only_with("latent_norm_eps", "attention_type", "mla", 1e-6),
     Rule(
         "mla shares its latent among all heads",
         lambda c: c.attention_type == "mla" and c.num_key_value_heads != c.num_attention_heads,
@@ -176,6 +182,12 @@ ATTENTION_RULES = [
 ]
 
 POSITION_RULES = [
+    _only_with("partial_rotary_factor", "position_embedding_type", "rope", 1.0),
+    Rule(
+        "rows of a table are counted from zero",
+        lambda c: c.position_embedding_offset < 0,
+        "position_embedding_offset={c.position_embedding_offset} must not be negative",
+    ),
     Rule(
         "rope parameters need rope",
         lambda c: c.rope_parameters is not None and c.position_embedding_type != "rope",
@@ -301,6 +313,18 @@ EXPERT_RULES = [
         "router_aux_loss_coef={c.router_aux_loss_coef}, router_z_loss_coef={c.router_z_loss_coef}, "
         "router_bias_update_rate={c.router_bias_update_rate} and num_shared_experts={c.num_shared_experts} must not be "
         "negative",
+    ),
+    _only_with("router_bias_update_rate", "router_balance", "bias", 0.001),
+    Rule(
+        "bias balancing needs a rate",
+        lambda c: c.router_balance == "bias" and c.router_bias_update_rate == 0,
+        "router_balance='bias' with router_bias_update_rate=0 balances nothing; set router_bias_update_rate > 0 or "
+        "router_balance='none'",
+    ),
+    Rule(
+        "routed experts count",
+        lambda c: c.routed_scaling_factor == 0,
+        "routed_scaling_factor={c.routed_scaling_factor} switches the routed experts off; use num_experts=0",
     ),
     Rule(
         "an auxiliary coefficient needs balancing",

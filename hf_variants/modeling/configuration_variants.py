@@ -5,16 +5,20 @@ so that `config.json` says everything; `layer_plan()` turns the config into one 
 """
 
 from dataclasses import fields
+from math import isfinite
 from types import UnionType
 from typing import Any, ClassVar, Union, get_args, get_origin
 
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .config_rules import check_rules
 from .layer_plan import resolve_layer_plan, rope_key_of
 from .room import copy_room
 from .rope_parameters import check_rope_parameters, standard_rope_parameters
 from .vocabulary import CHOICES, nearest
+
+logger = logging.get_logger(__name__)
 
 # Keys that transformers itself stores in a config, beside the fields it declares.
 _LIBRARY_KEYS = {
@@ -30,7 +34,8 @@ _LIBRARY_KEYS = {
     *("name_or_path", "model_type", "output_attentions", "attn_implementation", "experts_implementation", "use_cache"),
     *("_commit_hash", "tie_last_hidden_states", "task_specific_params", "base_model_prefix", "finetuning_task"),
     *("output_router_logits", "custom_pipelines", "per_layer_config", "trust_remote_code", "code_revision"),
-    *("classifier_dropout", "pretraining_tp", "compression_config"),
+    *("classifier_dropout", "pretraining_tp", "compression_config", "tokenizer_class", "processor_class", "loss_type"),
+    "gradient_checkpointing",
 }
 
 _AUTO_MAP = {
@@ -221,6 +226,8 @@ class VariantsConfig(PreTrainedConfig):
     def check(self):
         """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""
         check_types(self)
+        for name in self.unknown_attributes():
+            raise ValueError(f"config.{name} is no key of {type(self).__name__}{nearest(name, self.own_fields())}; remove it")
         for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
             check_choice(name, getattr(self, name))
         for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope"):
@@ -232,9 +239,23 @@ class VariantsConfig(PreTrainedConfig):
         check_rules(self)
 
     def save_pretrained(self, save_directory, *args, **kwargs):
-        """As transformers', with the code that `auto_map` names beside it."""
-        super().save_pretrained(save_directory, *args, **kwargs)
+        """As transformers', with the code that `auto_map` names beside it; attributes that could not be loaded stay out."""
+        unknown = {name: vars(self)[name] for name in self.unknown_attributes()}
+        for name in unknown:
+            logger.warning(
+                f"config.{name} is no key of {type(self).__name__}{nearest(name, self.own_fields())} and is not saved"
+            )
+            delattr(self, name)
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            vars(self).update(unknown)
         copy_room(__file__, save_directory)
+
+    def unknown_attributes(self):
+        """Names of public attributes that neither the family nor transformers knows, as a misspelt key leaves behind."""
+        known = {field.name for field in fields(self)} | _LIBRARY_KEYS | _generation_keys()
+        return [name for name in vars(self) if name not in known and not name.startswith("_")]
 
     def _upload_modified_files(self, working_dir, *args, **kwargs):
         # transformers uploads from within save_pretrained
@@ -313,10 +334,8 @@ class VariantsConfig(PreTrainedConfig):
 
     # ---- resolution of what was left None ----
     def _refuse_unknown(self, kwargs):
-        from transformers import GenerationConfig
-
         known = {field.name for field in fields(self)} | {"rope_theta", "rope_scaling"}
-        allowed = _LIBRARY_KEYS | set(GenerationConfig._get_default_generation_params())
+        allowed = _LIBRARY_KEYS | _generation_keys()
         for key in kwargs:
             if key not in allowed and not key.startswith("_"):
                 raise ValueError(
@@ -393,6 +412,13 @@ class VariantsConfig(PreTrainedConfig):
             self.final_norm = self.norm_placement != "post_ln"
 
 
+def _generation_keys():
+    """Keys that transformers moves to, or asks for in, the generation config."""
+    from transformers import GenerationConfig
+
+    return set(GenerationConfig._get_default_generation_params())
+
+
 def _allowed_types(annotation):
     if get_origin(annotation) in (Union, UnionType):
         return tuple(t for arg in get_args(annotation) for t in _allowed_types(arg))
@@ -408,6 +434,8 @@ def check_types(config):
         if isinstance(value, tuple) and list in allowed:
             value = list(value)
             setattr(config, name, value)
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{name}={value!r} must be a finite number")
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
             raise ValueError(f"{name}={value!r} is a {type(value).__name__}; it must be {expected}")

@@ -4,6 +4,8 @@ Notable here: old keys (`rope_theta`, `rope_scaling`, `type`) are folded in, def
 chosen rule would not read is refused instead of ignored.
 """
 
+from math import inf
+
 from .vocabulary import CHOICES, ROPE_KEYS, nearest
 
 DEFAULT_THETA = 10000.0
@@ -25,6 +27,10 @@ def standard_rope_parameters(config, rope_theta=None, rope_scaling=None):
             )
         return
     given = dict(given or {})
+    if rope_theta is not None and given.get("rope_theta", rope_theta) != rope_theta:
+        raise ValueError(
+            f"rope_theta={rope_theta} and rope_parameters['rope_theta']={given['rope_theta']} disagree; give the latter alone"
+        )
     if _is_nested(given):
         config.rope_parameters = {
             key: None if value is None else _standard(config, value, rope_theta) for key, value in given.items()
@@ -105,6 +111,10 @@ def _check_numbers(config, where, rope):
         raise ValueError(f"{where}: factor={rope['factor']} must be at least 1 (it stretches the context)")
     if rope.get("partial_rotary_factor", 1.0) > 1:
         raise ValueError(f"{where}: partial_rotary_factor={rope['partial_rotary_factor']} must lie in (0, 1]")
+    if rope["rope_type"] == "yarn":
+        fast, slow = (rope.get(key) or default for key, default in (("beta_fast", 32), ("beta_slow", 1)))
+        if fast <= slow:
+            raise ValueError(f"{where}: beta_fast={fast} must be greater than beta_slow={slow}")
     if rope["rope_type"] == "llama3" and not rope["low_freq_factor"] < rope["high_freq_factor"]:
         raise ValueError(
             f"{where}: low_freq_factor={rope['low_freq_factor']} must be less than high_freq_factor={rope['high_freq_factor']}"
@@ -121,4 +131,4 @@ def _check_numbers(config, where, rope):
 
 
 def _is_positive(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf

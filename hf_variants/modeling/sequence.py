@@ -49,7 +49,9 @@ class SequenceReader:
         batch, q_len = inputs_embeds.shape[:2]
         given = position_ids is not None
         past = cache.get_seq_length() if cache is not None else 0
-        check_mask_width(attention_mask, past, q_len)
+        check_mask_width(attention_mask, past, batch, q_len)
+        if given and (position_ids.shape[-1] != q_len or position_ids.shape[0] not in (1, batch)):
+            raise ValueError(f"position_ids has the shape {tuple(position_ids.shape)}; give [{batch}, {q_len}], as the tokens")
         padding = needs_padding(attention_mask)
         position_ids = resolve_positions(position_ids, padding, past, batch, q_len, inputs_embeds.device)
         visible = _new_columns(padding, batch, q_len, inputs_embeds.device)
@@ -148,8 +150,10 @@ class SequenceReader:
         return inputs_embeds, position_ids, visible, {**self._lengths(None, position_ids, visible), "prompt": prompt}
 
 
-def check_mask_width(attention_mask, past, q_len):
+def check_mask_width(attention_mask, past, batch, q_len):
     """Refuse a 2D mask that does not cover every token seen so far. `past` may be a tensor (static caches): not looked at."""
+    if attention_mask is not None and attention_mask.shape[0] != batch:
+        raise ValueError(f"attention_mask has {attention_mask.shape[0]} rows, but there are {batch} rows of tokens")
     if attention_mask is None or not isinstance(past, int) or attention_mask.shape[1] == past + q_len:
         return
     raise ValueError(

@@ -1,5 +1,7 @@
 """What every model of the family shares: flags for transformers, initialisation, and loading that hides no missing weight."""
 
+import re
+
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
@@ -14,6 +16,7 @@ from .experts import VariantsTopKRouter
 from .grouped_attention import VariantsAttention
 from .latent_attention import VariantsLatentAttention
 from .room import copy_room
+from .vocabulary import nearest
 
 # Callables run as f(model, directory, repo_id) once a model stands in a directory: the package appends its model card here.
 # repo_id is None where nothing is uploaded.
@@ -129,6 +132,7 @@ class VariantsPreTrainedModel(PreTrainedModel):
             )
         except Exception as error:
             refuse_damaged(pretrained_model_name_or_path, error)
+            refuse_unknown_override(cls, error)
             raise
         refuse_misfit(cls, pretrained_model_name_or_path, info, may_reshape, only_shapes=wants_info)
         return (model, info) if wants_info else model
@@ -181,6 +185,17 @@ def refuse_damaged(source, error):
     text = str(error)
     if type(error).__name__ == "SafetensorError" or "safetensors" in text.lower() and "invalid" in text.lower():
         raise ValueError(f"a weight file in {source!s} is truncated or damaged ({text}); fetch or convert it again") from error
+
+
+def refuse_unknown_override(cls, error):
+    """Raise a ValueError where `error` says that a keyword of from_pretrained is neither an argument nor a config key."""
+    found = re.search(r"__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if found and isinstance(error, TypeError):
+        key = found[1]
+        raise ValueError(
+            f"{key!r} is neither an argument of from_pretrained nor a key of {cls.config_class.__name__}"
+            f"{nearest(key, cls.config_class.own_fields())}"
+        ) from error
 
 
 def refuse_tensor_parallel(cls, source, kwargs):

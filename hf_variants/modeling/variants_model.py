@@ -92,6 +92,8 @@ class VariantsModel(VariantsPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if input_ids is not None and (input_ids.dim() != 2 or input_ids.shape[1] == 0):
+            raise ValueError(f"input_ids has the shape {tuple(input_ids.shape)}; give [batch, tokens] with at least one token")
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None and self.config.is_causal:
             past_key_values = DynamicCache(config=self.config)
@@ -160,6 +162,8 @@ class VariantsModel(VariantsPreTrainedModel):
         limit = self.config.max_position_embeddings
         if self.config.position_embedding_type != "learned" or is_tracing(position_ids):
             return
+        if int(position_ids.min()) < 0:
+            raise ValueError(f"position {int(position_ids.min())} is negative; a learned table starts at position 0")
         if int(position_ids.max()) >= limit:
             raise ValueError(
                 f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit}; "

@@ -36,6 +36,7 @@ POSITIVE = {
 }
 # what a field needs beside it so that nothing else is wrong
 COMPANIONS = {
+    "latent_norm_eps": MLA,
     "hidden_size": {"intermediate_size": 8},
     "num_hidden_layers": NOPE,
     "num_attention_heads": {"num_key_value_heads": 1},
@@ -99,7 +100,14 @@ BROKEN = {
     "group scores need two experts": {**MOE, "n_group": 4, "topk_group": 4, "router_scoring": "sigmoid"},
     "shared experts fit their gate": {**MOE, "shared_expert_gate": True},
     "shared width needs shared experts": {**MOE, "shared_expert_intermediate_size": 16},
-    "coefficients are not negative": {"router_bias_update_rate": -0.1},
+    "coefficients are not negative": {**MOE, "router_balance": "bias", "router_bias_update_rate": -0.1},
+    "router_bias_update_rate needs router_balance=bias": {**MOE, "router_bias_update_rate": 0.1},
+    "bias balancing needs a rate": {**MOE, "router_balance": "bias", "router_bias_update_rate": 0.0},
+    "routed experts count": {**MOE, "routed_scaling_factor": 0.0},
+    "weights start around zero": {"initializer_range": -0.1},
+    "partial_rotary_factor needs position_embedding_type=rope": {**NOPE, "partial_rotary_factor": 0.5},
+    "rows of a table are counted from zero": {"position_embedding_type": "learned", "position_embedding_offset": -1},
+    "latent_norm_eps needs attention_type=mla": {"latent_norm_eps": 1e-3},
     "an auxiliary coefficient needs balancing": {**MOE, "router_aux_loss_coef": 0.1},
     "an auxiliary loss needs its coefficient": {**MOE, "router_balance": "aux_loss", "router_aux_loss_coef": 0.0},
     "a frozen pad row needs a pad": {"freeze_pad_embedding": True},
