@@ -84,6 +84,11 @@ def families_page():
         "back bitwise equal weights and an equal config. The toggles are those that the native default config sets; a "
         "family also expresses whatever its other config keys mean. [How to add one](adding_a_family.md).",
         "",
+        "One number differs on purpose: the balance loss is averaged over the layers here, while the native classes pool "
+        "them first, so that an imbalance in one layer can hide behind the opposite one in another. Under "
+        "`output_router_logits=True` the training loss of a model with several sparse layers therefore differs from "
+        "the native one; without it neither adds the term.",
+        "",
         "| family | what it is | toggles | refused |",
         "|---|---|---|---|",
     ]
