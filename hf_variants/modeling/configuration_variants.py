@@ -35,7 +35,7 @@ _LIBRARY_KEYS = {
     *("_commit_hash", "tie_last_hidden_states", "task_specific_params", "base_model_prefix", "finetuning_task"),
     *("output_router_logits", "custom_pipelines", "per_layer_config", "trust_remote_code", "code_revision"),
     *("classifier_dropout", "pretraining_tp", "compression_config", "tokenizer_class", "processor_class", "loss_type"),
-    "gradient_checkpointing",
+    *("gradient_checkpointing", "distributed_config", "fusion_config"),
 }
 
 _AUTO_MAP = {
@@ -227,7 +227,9 @@ class VariantsConfig(PreTrainedConfig):
         """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""
         check_types(self)
         for name in self.unknown_attributes():
-            raise ValueError(f"config.{name} is no key of {type(self).__name__}{nearest(name, self.own_fields())}; remove it")
+            # tools leave attributes of their own; one that is close to a key is a key that was meant
+            if meant := nearest(name, self.own_fields()):
+                raise ValueError(f"config.{name} is no key of {type(self).__name__}{meant}; remove it")
         for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
             check_choice(name, getattr(self, name))
         for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope"):
