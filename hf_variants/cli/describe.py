@@ -8,7 +8,7 @@ import typer
 
 from ..training.spec_parsing import parse_words
 from .console import console
-from .recipe_command import SETTINGS, Words
+from .recipe_command import SETTINGS
 
 
 def add_to(app):
@@ -17,7 +17,9 @@ def add_to(app):
 
 def describe(
     model: Annotated[str, typer.Argument(help="Preset of model_configs/, a config .json, or a checkpoint directory.")],
-    words: Words = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, also as --key value.")
+    ] = None,
     length: Annotated[int, typer.Option(help="Tokens at which FLOPs and cache are counted; 0: the context.")] = 0,
     dtype: Annotated[str, typer.Option(help="dtype of weights and cache.")] = "bfloat16",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..jobs.specs import QuickstartSpec
-from ..training.spec_parsing import load_spec
+from ..training.spec_parsing import load_spec, split_recipe
 from .console import announce
 from .recipe_command import SETTINGS, Config, Words
 
@@ -24,7 +24,8 @@ def quickstart(
     """Pretrain, evaluate, extend, quantize, generate and report on the shipped text; continues where it stopped."""
     from ..jobs.whole_job import quickstart as run
 
-    spec = load_spec(QuickstartSpec, config or shipped_recipe(), words or ())
+    config, words = split_recipe(config, words or ())
+    spec = load_spec(QuickstartSpec, config or shipped_recipe(), words)
     spec.output, spec.overwrite = output or spec.output, overwrite or spec.overwrite
     run(spec, announce)
 

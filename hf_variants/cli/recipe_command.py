@@ -1,5 +1,5 @@
-"""Turns a dataclass of keys and a job into a command: `--config recipe.yaml`, then `key=value` or `--key value`, the
-last one winning.
+"""Turns a dataclass of keys and a job into a command: `recipe.yaml` (or `--config recipe.yaml`), then `key=value` or
+`--key value`, the last one winning.
 
 Notable here: the help text is generated from the dataclass, so every key that Python and YAML know stands in it.
 """
@@ -10,10 +10,13 @@ import typer
 
 from ..training.spec_parsing import describe_keys, load_spec
 
-Config = Annotated[str | None, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")]
+Config = Annotated[str | None, typer.Option("--config", "-c", help="Recipe (YAML), as the first word does; see recipes/.")]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the recipe, also as --key value; dots reach into sections."),
+    typer.Argument(
+        metavar="[RECIPE.yaml] [KEY=VALUE]...",
+        help="A recipe and keys over it, also as --key value; dots reach into sections.",
+    ),
 ]
 SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 

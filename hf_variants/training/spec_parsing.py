@@ -61,7 +61,10 @@ def parse_words(words):
         key, equals, text = word.removeprefix("--").partition("=")
         if not equals:
             if not flag or not waiting:
-                raise ValueError(f"{word!r} is no setting; write key=value (dots reach into sections: trainer.max_steps=100)")
+                raise ValueError(
+                    f"{word!r} is no setting; write key=value (dots reach into sections: trainer.max_steps=100), after the "
+                    "recipe.yaml"
+                )
             text = waiting.pop(0)
         pairs.append((key.replace("-", "_"), parse_value(text)))
     return pairs
@@ -109,9 +112,26 @@ def build_spec(cls, mapping, where=""):
 
 
 def load_spec(cls, config=None, words=()):
-    """The dataclass `cls` from an optional YAML file and overriding words, as the command line gives them."""
+    """The dataclass `cls` from an optional YAML file and overriding words, as the command line gives them; the file may also
+    be the first word.
+    """
+    config, words = split_recipe(config, words)
     mapping = read_recipe(config) if config else {}
     return build_spec(cls, apply_overrides(mapping, parse_words(words)))
+
+
+def split_recipe(config, words):
+    """(recipe or None, remaining words): a first word that names a YAML file is the recipe.
+
+    Raises:
+        ValueError: where a recipe is named twice.
+    """
+    words = list(words)
+    if not words or words[0].startswith("-") or "=" in words[0] or not words[0].endswith((".yaml", ".yml")):
+        return config, words
+    if config:
+        raise ValueError(f"two recipes are given, {config!r} and {words[0]!r}; name one, and change its keys by key=value")
+    return words[0], words[1:]
 
 
 def convert(value, annotation, key):

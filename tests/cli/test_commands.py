@@ -66,6 +66,9 @@ def test_shipped_recipes_chain():
         (["evaluate", "--modl_path", "x"], "unknown key 'modl_path' (did you mean 'model_path'?)"),
         (["evaluate"], "key 'model_path' is missing"),
         (["evaluate", "--config", "absent.yaml"], "config='absent.yaml' is not a file"),
+        (["evaluate", "absent.yaml"], "config='absent.yaml' is not a file"),
+        (["quickstart", "absent.yaml"], "config='absent.yaml' is not a file"),
+        (["generate", "recipes/generate.yaml", "generation.max_new_token=3"], "(did you mean 'max_new_tokens'?)"),
         (["pretrain", "output_dir=x", "seed=often"], "seed='often' is a str; it must be int"),
         (["generate", "model_path=x"], "prompts is empty"),
         (["generate", "model_path=x", "prompt=a", "generation.max_new_token=3"], "(did you mean 'max_new_tokens'?)"),
@@ -105,7 +108,7 @@ def test_a_folder_without_a_model_is_named(capsys, tmp_path):
 
 
 def test_scripts_take_the_same_keys(tmp_path):
-    command = [sys.executable, "recipes/generate.py", "--config", "recipes/generate.yaml", "model_path=absent"]
+    command = [sys.executable, "recipes/generate.py", "recipes/generate.yaml", "model_path=absent"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and "model_path='absent' holds no model: no such folder here" in done.stderr
 

@@ -35,6 +35,16 @@ def test_yaml_flags_and_python_are_one(tmp_path):
     assert from_yaml.trainer == {"learning_rate": 0.001, "max_steps": 10}
 
 
+def test_the_recipe_may_be_the_first_word(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(RECIPE)
+    assert load_spec(TrainingSpec, None, [str(file), "seed=3"]) == load_spec(TrainingSpec, file, ["seed=3"])
+    with pytest.raises(ValueError, match="two recipes are given"):
+        load_spec(TrainingSpec, file, [str(file)])
+    with pytest.raises(ValueError, match="is no setting; write key=value .* after the recipe.yaml"):
+        load_spec(TrainingSpec, None, ["seed=3", str(file)])
+
+
 def test_words_win_over_yaml_and_the_last_word_wins(tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(RECIPE)
