@@ -1,34 +1,18 @@
 """hf_variants: every published choice of a Transformer as a config toggle of one Hugging Face model family.
 
-Importing the package registers the family with transformers' Auto classes; the tools around it are imported when used.
+Importing the package registers the family with transformers' Auto classes. Notable here: nothing heavy is imported for that.
+Names are resolved on first use, and the registration happens when a program imports the Auto classes or a model of the family,
+so that a command's help answers at once.
 """
 
 from importlib import import_module
 
-from .modeling.modeling_variants import (
-    VariantsConfig,
-    VariantsForCausalLM,
-    VariantsForMaskedLM,
-    VariantsForQuestionAnswering,
-    VariantsForSequenceClassification,
-    VariantsForTokenClassification,
-    VariantsModel,
-    VariantsPreTrainedModel,
-)
-from .registration import register
+from .peft_support import register_peft
+from .when_imported import when_imported, when_settled
 
 __version__ = "0.1.0"
 
 _ROOMS = ("analysis", "context", "convert", "evaluation", "hub", "presets", "quantize", "report", "training")
-
-register()
-
-
-def __getattr__(name):
-    if name in _ROOMS:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "VariantsConfig",
@@ -40,3 +24,38 @@ __all__ = [
     "VariantsModel",
     "VariantsPreTrainedModel",
 ]
+
+
+def register():
+    """Make the family known to the Auto classes, now. Importing the package does it as soon as they are imported."""
+    from .registration import register as register_now
+
+    register_now()
+
+
+def _log_expert_numbers(trainer_module):
+    # imported here: TrainerCallback brings in peft and with it a second of import time
+    from .callbacks import add_default_callback
+
+    add_default_callback(trainer_module)
+
+
+when_settled(
+    ("transformers.models.auto.configuration_auto", f"{__name__}.modeling.modeling_variants"),
+    ("transformers", __name__),
+    register,
+)
+when_imported("transformers.trainer", _log_expert_numbers)
+register_peft()
+
+
+def __getattr__(name):
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.modeling.modeling_variants"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *_ROOMS, *__all__})

@@ -1,14 +1,13 @@
 """Named configs of published models, shipped as plain JSON of `VariantsConfig` keys.
 
 Notable here: a file holds only what differs from the defaults, so it reads as the list of a model's choices; overrides
-are checked like any other config.
+are checked like any other config; `tiny/NAME` are small ones to train, one per toggle.
 """
 
 import json
-from difflib import get_close_matches
 from pathlib import Path
 
-from hf_variants.modeling.configuration_variants import VariantsConfig
+from hf_variants.modeling.vocabulary import nearest
 
 # An installed wheel carries the files inside the package; a source tree keeps them at its top level.
 _FOLDERS = (Path(__file__).parent / "model_configs", Path(__file__).parent.parent / "model_configs")
@@ -24,7 +23,16 @@ def presets_folder():
 
 def list_presets():
     """Names that `load_preset` knows, sorted."""
-    return sorted(path.stem for path in presets_folder().glob("*.json"))
+    folder = presets_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json"))
+
+
+def preset_keys(name):
+    """The keys of a preset as its file holds them (dict). Raises ValueError for an unknown name, naming the closest one."""
+    names = list_presets()
+    if name not in names:
+        raise ValueError(f"preset {name!r} is unknown{nearest(name, names)}; choose from {names}")
+    return json.loads((presets_folder() / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def load_preset(name, **overrides):
@@ -33,10 +41,6 @@ def load_preset(name, **overrides):
     Raises:
         ValueError: for an unknown name, naming the closest one, or for an override that the config refuses.
     """
-    names = list_presets()
-    if name not in names:
-        close = get_close_matches(str(name), names, n=1, cutoff=0.4)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"preset {name!r} is unknown{hint}; choose from {names}")
-    keys = json.loads((presets_folder() / f"{name}.json").read_text(encoding="utf-8"))
-    return VariantsConfig(**{**keys, **overrides})
+    from hf_variants.modeling.configuration_variants import VariantsConfig
+
+    return VariantsConfig(**{**preset_keys(name), **overrides})

@@ -1,4 +1,7 @@
-"""Makes the family known to transformers' Auto classes, and to what looks models up by name."""
+"""Makes the family known to transformers' Auto classes, and to what looks models up by name.
+
+Notable here: this needs torch and the Auto classes, so it runs when a program first imports them (`__init__.py`), not before.
+"""
 
 from transformers import (
     AutoConfig,
@@ -13,9 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from .modeling import modeling_variants as models
 from .modeling.variants_base import AFTER_SAVE
-from .peft_support import register_peft
 from .quantize.loading import register_awq
-from .when_imported import when_imported
 
 AUTO_CLASSES = {
     AutoModel: models.VariantsModel,
@@ -37,8 +38,6 @@ def register():
         AFTER_SAVE.append(write_card)
     # the Trainer shifts labels under label smoothing for the causal models that this table names
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["variants"] = "VariantsForCausalLM"
-    when_imported("transformers.trainer", _log_expert_numbers)
-    register_peft()
 
 
 def write_card(model, directory, repo_id):
@@ -46,10 +45,3 @@ def write_card(model, directory, repo_id):
     from .hub import write_card as write
 
     write(model, directory, repo_id)
-
-
-def _log_expert_numbers(trainer_module):
-    # imported here: TrainerCallback brings in peft and with it a second of import time
-    from .callbacks import add_default_callback
-
-    add_default_callback(trainer_module)

@@ -39,7 +39,6 @@ def read_config(model, overrides):
     """`VariantsConfig` of a preset, file or directory with single keys replaced. Raises ValueError for unknown
     ones.
     """
-    from ..modeling.configuration_variants import VariantsConfig
     from ..training.models import model_section
 
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
@@ -47,4 +46,6 @@ def read_config(model, overrides):
     kind = keys.pop("model_type", "variants")
     if kind != "variants":
         raise ValueError(f"{model}: model_type={kind!r} is not of this family; convert it first")
+    from ..modeling.configuration_variants import VariantsConfig
+
     return VariantsConfig(**{**keys, **overrides})

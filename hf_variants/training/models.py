@@ -22,10 +22,9 @@ def model_section(model):
         raise ValueError("model is empty; give config keys, a .json file, or a preset's name")
     path = Path(model)
     if path.suffix != ".json":
-        from ..presets import load_preset, presets_folder
+        from ..presets import preset_keys
 
-        load_preset(model)  # raises for an unknown name, with the closest one
-        path = presets_folder() / f"{model}.json"
+        return preset_keys(model)
     if not path.is_file():
         raise ValueError(f"model={model!r} is not a file")
     try:
