@@ -62,6 +62,7 @@ ALTERNATING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_a
 CHUNKED = {"attention_chunk_size": 5}
 CHUNKED_ALTERNATING = {"attention_chunk_size": 5, "layer_types": ["chunked_attention", "full_attention"]}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+TEMPERATURE = {"attn_temperature_tuning": True, "floor_scale": 3, "attn_scale": 0.7}
 ALL_TERMS = {"attention_sinks": True, "attn_logit_softcapping": 2.0}
 
 ATTENTION = {
@@ -101,6 +102,18 @@ ATTENTION = {
     "query_scalar": {"query_pre_attn_scalar": 20},
     "attention_multiplier": {"attention_multiplier": 0.11},
     "inverse_layer_scale": {"scale_attn_by_inverse_layer_idx": True},
+    "gate_channel": {"attn_output_gate": "channel"},
+    "gate_head": {"attn_output_gate": "head"},
+    "mla_gate": {**MLA, "attn_output_gate": "channel"},
+    "mla_gate_head": {**MLA, "attn_output_gate": "head", "attention_sinks": True},
+    "qk_l2_rope_layers": {"qk_norm": "l2", "qk_norm_after_rope": True, "qk_norm_layers": "rope", "no_rope_layers": [1, 0]},
+    "mla_qk_rope_layers": {**MLA, "qk_norm": "head", "qk_norm_layers": "rope", "no_rope_layers": [0, 1]},
+    "temperature": TEMPERATURE,
+    "temperature_chunked": {
+        **{**TEMPERATURE, **CHUNKED_ALTERNATING, "no_rope_layers": [1, 0], "attn_temperature_layers": "nope"},
+        **{"attn_temperature_offset": 1, "qk_norm": "l2", "qk_norm_layers": "rope", "qk_norm_after_rope": True},
+    },
+    "mla_temperature": {**MLA, **TEMPERATURE, "q_lora_rank": 14},
 }
 
 POSITIONS = {
@@ -109,6 +122,12 @@ POSITIONS = {
     "partial_interleaved": {"partial_rotary_factor": 0.5, "rope_interleaved": True},
     "alibi": {"position_embedding_type": "alibi"},
     "alibi_6_heads": {"position_embedding_type": "alibi", "num_attention_heads": 6, "num_key_value_heads": 3},
+    "alibi_scaled": {"position_embedding_type": "alibi", "alibi_scaled_bf16": True},
+    "alibi_scaled_terms": {
+        **{"position_embedding_type": "alibi", "alibi_scaled_bf16": True, "num_attention_heads": 6},
+        **{"num_key_value_heads": 3, **ALTERNATING, **ALL_TERMS},
+    },
+    "mla_alibi_scaled": {**MLA, "position_embedding_type": "alibi", "alibi_scaled_bf16": True},
     "alibi_terms": {"position_embedding_type": "alibi", **ALTERNATING, **ALL_TERMS},
     "alibi_chunked": {"position_embedding_type": "alibi", **CHUNKED},
     "mla_alibi": {**MLA, "position_embedding_type": "alibi"},
@@ -136,6 +155,7 @@ POSITIONS = {
         "rope_parameters": {"chunked_attention": {"rope_type": "default"}, "full_attention": scaling("llama3")},
     },
     **{kind: {"rope_parameters": scaling(kind)} for kind in SCALINGS},
+    "longrope_mscales": {"rope_parameters": scaling("longrope", short_mscale=1.1, long_mscale=1.4)},
     **{f"mla_{kind}": {**MLA, "rope_parameters": scaling(kind, 8)} for kind in SCALINGS},
     **{
         f"nested_{kind}": {
@@ -204,6 +224,12 @@ MOE = {
     "moe_biases": {**EXPERTS, "router_bias": True, "expert_bias": True, "swiglu_limit": 1.0},
     "moe_plain": {**EXPERTS, "mlp_type": "plain", "hidden_act": "gelu"},
     "moe_plain_bias": {**EXPERTS, "mlp_type": "plain", "hidden_act": "gelu", "expert_bias": True},
+    "moe_sparsemixer": {**EXPERTS, "router_scoring": "sparsemixer", "sparsemixer_jitter_eps": 0.4},
+    "moe_weighted_inputs": {
+        **{**EXPERTS, "apply_router_weight_on_input": True, "router_scoring": "sigmoid", "norm_topk_prob": False},
+        "num_shared_experts": 1,
+    },
+    "moe_weighted_inputs_bias": {**EXPERTS, "apply_router_weight_on_input": True, "expert_bias": True},
     "moe_mla": {**EXPERTS, **MLA, "num_shared_experts": 1},
 }
 

@@ -27,11 +27,11 @@ class CacheSize:
     dtype_bytes: float
 
 
-def cached_numbers_per_token(config):
+def cached_numbers_per_token(config, plan):
     """Numbers that one layer stores for one token."""
     if config.attention_type == "mla":
         # Scores from the latent need each head's key norm, which only the expanded key could give.
-        norms = 0 if config.qk_norm == "none" else config.num_attention_heads
+        norms = 0 if plan.qk_norm == "none" else config.num_attention_heads
         return config.kv_lora_rank + config.qk_rope_head_dim + norms
     return 2 * config.num_key_value_heads * config.head_dim
 
@@ -69,13 +69,14 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2):
     if dtype_bytes <= 0:
         raise ValueError(f"dtype_bytes={dtype_bytes} must be greater than zero; 2 for bf16, 4 for fp32")
     plans = config.layer_plan() if config.is_causal else ()
-    unit = cached_numbers_per_token(config) * batch_size * dtype_bytes
+    units = [cached_numbers_per_token(config, plan) * batch_size * dtype_bytes for plan in plans]
     record = record_bytes_per_token(config, dtype_bytes) * batch_size if plans else 0
-    growing = sum(plan.window is None and plan.chunk is None for plan in plans)
+    kept = sum(unit * cached_tokens(plan, length) for unit, plan in zip(units, plans, strict=True))
+    growing = sum(unit for unit, plan in zip(units, plans, strict=True) if plan.window is None and plan.chunk is None)
     return CacheSize(
-        bytes=int(unit * sum(cached_tokens(plan, length) for plan in plans) + record * length),
-        per_token=int(unit * len(plans) + record),
-        per_token_beyond=int(unit * growing + record),
+        bytes=int(kept + record * length),
+        per_token=int(sum(units) + record),
+        per_token_beyond=int(growing + record),
         length=length,
         batch_size=batch_size,
         dtype_bytes=dtype_bytes,

@@ -60,15 +60,15 @@ def norm_size(config, width):
     return Size(0, width * (int(config.norm_affine) + int(config.norm_bias)))
 
 
-def qk_norm_size(config):
-    """The query and key norms of one layer."""
-    if config.qk_norm == "head" and config.attention_type == "mla":
+def qk_norm_size(config, kind):
+    """The query and key norms of one layer whose `qk_norm` is `kind`."""
+    if kind == "head" and config.attention_type == "mla":
         return Size(0, 2 * config.query_head_dim * int(config.norm_affine))
-    if config.qk_norm == "head":
+    if kind == "head":
         return norm_size(config, config.head_dim) * 2
-    if config.qk_norm == "per_head":
+    if kind == "per_head":
         return Size(0, (config.num_attention_heads + config.num_key_value_heads) * config.head_dim)
-    if config.qk_norm == "full":
+    if kind == "full":
         heads = config.num_attention_heads + config.num_key_value_heads
         return norm_size(config, heads * config.head_dim)
     return Size()
@@ -101,10 +101,17 @@ def latent_attention_size(config):
 ATTENTION_SIZES = {"gqa": grouped_attention_size, "mla": latent_attention_size}
 
 
-def attention_size(config):
-    """Attention of one layer: projections, query and key norms, sinks."""
+def output_gate_size(config):
+    """The projection of the gate on the output."""
+    outputs = {"none": 0, "head": 1, "channel": config.value_head_dim}[config.attn_output_gate]
+    return linear_size(config.hidden_size, config.num_attention_heads * outputs)
+
+
+def attention_size(config, plan):
+    """Attention of one layer: projections, query and key norms, sinks, the gate on its output."""
     sinks = Size(0, config.num_attention_heads if config.attention_sinks else 0)
-    return ATTENTION_SIZES[config.attention_type](config) + qk_norm_size(config) + sinks
+    extras = qk_norm_size(config, plan.qk_norm) + sinks + output_gate_size(config)
+    return ATTENTION_SIZES[config.attention_type](config) + extras
 
 
 def mlp_size(config, width, bias):
@@ -140,7 +147,7 @@ NORMS_PER_LAYER = {
 
 def layer_sizes(config, plan, experts=None):
     """Sizes of one layer by part; of a sparse layer `experts` routed experts are counted (None: all of them)."""
-    sizes = {"attention": attention_size(config)}
+    sizes = {"attention": attention_size(config, plan)}
     if plan.mlp == "dense":
         sizes["dense_mlp"] = mlp_size(config, plan.intermediate_size, config.mlp_bias)
     else:

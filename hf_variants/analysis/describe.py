@@ -82,7 +82,7 @@ def _attention_words(config):
 
 def _position_words(config):
     if config.position_embedding_type != "rope":
-        return config.position_embedding_type
+        return config.position_embedding_type + (", scaled, in bfloat16" if config.alibi_scaled_bf16 else "")
     words = []
     for key in config.rope_keys:
         rope = config.rope_of(key)
@@ -104,7 +104,10 @@ def _expert_words(config):
 
 def _extras(config):
     flags = {
-        f"QK-norm {config.qk_norm}": config.qk_norm != "none",
+        f"QK-norm {config.qk_norm}{'' if config.qk_norm_layers == 'all' else ' on rotated layers'}": config.qk_norm != "none",
+        f"output gate per {config.attn_output_gate}": config.attn_output_gate != "none",
+        f"query temperature from {config.floor_scale} tokens on": config.attn_temperature_tuning,
+        "router weights on expert inputs": config.apply_router_weight_on_input,
         f"attention soft-cap {config.attn_logit_softcapping}": config.attn_logit_softcapping is not None,
         f"final soft-cap {config.final_logit_softcapping}": config.final_logit_softcapping is not None,
         "attention sinks": config.attention_sinks,

@@ -89,15 +89,15 @@ def flops_per_token(config, length=None, mode="prefill"):
         parts["attention_scores"] += per_pair * pairs
         for part, size in layer_sizes(config, plan, config.num_experts_per_tok).items():
             parts[part] = parts.get(part, 0) + _products(size)
-        parts["attention"] += _key_norm_products(config)
+        parts["attention"] += _key_norm_products(config, plan)
     parts["lm_head"] = _products(lm_head_size(config))
     parts = {part: flops for part, flops in parts.items() if flops}
     return FlopCounts(sum(parts.values()), length, mode, parts)
 
 
-def _key_norm_products(config):
+def _key_norm_products(config, plan):
     """MLA with a QK-norm expands each new key once to learn its norm, which is then cached."""
-    if config.attention_type != "mla" or config.qk_norm == "none":
+    if config.attention_type != "mla" or plan.qk_norm == "none":
         return 0
     return 2 * config.kv_lora_rank * config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)
 

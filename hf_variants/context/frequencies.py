@@ -92,6 +92,8 @@ def _longrope(rope, dim, length):
     frequencies = [f / d for f, d in zip(_geometric(rope["rope_theta"], dim), divisors, strict=True)]
     if rope.get("attention_factor") is not None:
         return frequencies, rope["attention_factor"]
+    if rope.get("short_mscale") is not None:
+        return frequencies, rope["long_mscale"] if length > original else rope["short_mscale"]
     factor = rope["factor"]
     return frequencies, math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 

@@ -7,7 +7,7 @@ from math import inf, nextafter
 
 from hf_variants.convert.config_map import Always, Both, Key, Refuse
 from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT
-from hf_variants.convert.tensor_ops import SplitPerGroup
+from hf_variants.convert.tensor_ops import Split, SplitPerGroup, Transpose, head_rows
 from hf_variants.convert.weight_rules import keep, rearrange, rename
 
 BLOCK, OURS = "transformer.h.*.", "model.layers.*."
@@ -101,6 +101,23 @@ QKV_WEIGHT = tuple(f"{OURS}self_attn.{part}_proj.weight" for part in "qkv")
 def fused_qkv(native, ours=OURS):
     """q, k and v fused by key-value head, weights and biases."""
     return rearrange(native, tuple(f"{ours}self_attn.{part}_proj.*" for part in "qkv"), SplitPerGroup())
+
+
+def transposed(native, ours):
+    """A linear layer that is stored [in, out] natively."""
+    return [
+        rearrange(f"{BLOCK}{native}.weight", f"{OURS}{ours}.weight", Transpose()),
+        rename(f"{BLOCK}{native}.bias", f"{OURS}{ours}.bias"),
+    ]
+
+
+def fused_conv1d(native):
+    """q, k and v in one layer that is stored [in, out]."""
+    parts = tuple(f"{OURS}self_attn.{part}_proj." for part in "qkv")
+    return [
+        rearrange(f"{BLOCK}{native}.weight", tuple(name + "weight" for name in parts), Transpose(), Split(head_rows)),
+        rearrange(f"{BLOCK}{native}.bias", tuple(name + "bias" for name in parts), Split(head_rows)),
+    ]
 
 
 GPT_WEIGHTS = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from hf_variants.convert.config_conversion import config_from_native
 from hf_variants.convert.config_map import Refuse
-from hf_variants.convert.registry import find_family
+from hf_variants.convert.registry import file_of, find_family
 
 _SHAPE = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
@@ -49,7 +49,7 @@ def family_row(model_type):
 
     found = find_family(model_type)
     config = config_from_native(CONFIG_MAPPING[model_type](**found.needs))
-    text = import_module(f"hf_variants.convert.families.{model_type}").__doc__
+    text = import_module(f"hf_variants.convert.families.{file_of(model_type)}").__doc__
     first = " ".join(text.split("\n\n")[0].split())
     refused = {rule.key: rule.reason for rule in found.config if isinstance(rule, Refuse)}
     return FamilyRow(model_type, first, _toggles(config), refused)

@@ -1,10 +1,9 @@
 """Decoder types of transformers that no family file can mean exactly, with the reason: what the error and the docs say."""
 
 LEFT_OUT = {
-    "afmoe": "a sigmoid gate on the attention output, and norms around experts under other rules than around dense layers",
     "axk1": "one more norm on the output of sparse layers only",
     "bamba": "state-space layers",
-    "beam": "a gate on the attention output, residuals scaled by depth, and queries scaled by position",
+    "beam": "residuals and branches scaled by depth, and queries scaled by a smooth power of the position",
     "diffllama": "the difference of two attention maps",
     "doge": "attention masks computed from the values, and a product-key mixture of experts",
     "gemma3n_text": "several residual streams and keys shared between layers",
@@ -13,16 +12,13 @@ LEFT_OUT = {
     "hrm_text": "stacks that are run in cycles",
     "hy_v4": "attention to selected keys, and hyper-connections",
     "jamba": "state-space layers",
-    "jetmoe": "experts for queries and attention outputs",
+    "jetmoe": "experts for queries and attention outputs (mixture of attention heads), with a bias behind their sum",
     "kolibri1": "a selection bias added to the logits before the sigmoid",
     "laguna": "a number of heads per layer and a gate on the attention output",
     "lfm2": "short-convolution layers",
-    "llama4_text": "experts whose input is scaled by the router, queries scaled by position, QK-norm on turned layers only",
     "longcat_flash": "two attentions per layer and experts that do nothing",
     "mamba": "state-space layers",
     "mimo_v2_flash": "key-value heads that differ by layer type, and scaled values",
-    "ministral3": "queries scaled by position",
     "nemotron_h": "state-space layers",
-    "phimoe": "the sparsemixer router, and LongRoPE that switches its scale but not its frequencies",
     "qwen3_next": "gated linear attention",
 }

@@ -22,8 +22,10 @@ _EXPERT_FIELDS = {
         "router_bias",
     ),
     *("expert_bias", "router_balance", "router_aux_loss_coef", "router_z_loss_coef"),
+    *("apply_router_weight_on_input", "sparsemixer_jitter_eps"),
 }
 _MLA_FIELDS = {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"}
+_TEMPERATURE_FIELDS = {"attn_temperature_layers", "attn_temperature_offset", "attn_scale", "floor_scale"}
 _SCALE_FIELDS = ("query_pre_attn_scalar", "attention_multiplier", "scale_attn_by_inverse_layer_idx")
 
 
@@ -32,10 +34,13 @@ def meaning(config):
     values = {name: getattr(config, name) for name in _field_names(config)}
     for name in _without_effect(config):
         values.pop(name, None)
-    for name in (*_SCALE_FIELDS, "partial_rotary_factor"):
-        values.pop(name)
+    for name in (*_SCALE_FIELDS, "partial_rotary_factor", "qk_norm_layers", "attn_temperature_layers"):
+        values.pop(name, None)
     values["rope_parameters"] = _rope_of_layers(config)
-    values["attention scale"] = [plan.scaling for plan in config.layer_plan()]
+    plans = config.layer_plan()
+    values["attention scale"] = [plan.scaling for plan in plans]
+    values["qk_norm"] = [plan.qk_norm for plan in plans]
+    values["attn_temperature_tuning"] = [plan.tempered for plan in plans]
     return values
 
 
@@ -64,6 +69,8 @@ def _without_effect(config):
     if "dense" not in config.mlp_layer_types:
         dropped.add("intermediate_size")
     dropped |= {"head_dim"} if config.attention_type == "mla" else _MLA_FIELDS
+    if not config.attn_temperature_tuning:
+        dropped |= _TEMPERATURE_FIELDS
     if config.embedding_multiplier == 1.0:
         dropped.add("embedding_multiplier_scope")
     if config.position_embedding_type in ("alibi", "none"):
@@ -96,6 +103,10 @@ def _fields_behind(name, config, other):
     """The fields a user can change behind a compared name."""
     if name == "attention scale":
         return [field for field in _SCALE_FIELDS if getattr(config, field) != getattr(other, field)] or [_SCALE_FIELDS[0]]
+    for whole, layers in (("qk_norm", "qk_norm_layers"), ("attn_temperature_tuning", "attn_temperature_layers")):
+        if name == whole:
+            changed = [field for field in (whole, layers) if getattr(config, field) != getattr(other, field)]
+            return changed or [whole, "no_rope_layers"]
     if name == "rope_parameters":
         names = ("rope_parameters", "partial_rotary_factor")
         return [field for field in names if getattr(config, field) != getattr(other, field)] or ["rope_parameters"]

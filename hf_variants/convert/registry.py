@@ -18,6 +18,10 @@ _FIRST = (
 )
 
 
+# Files whose name is not the model type, which no module could have.
+_FILES = {"openai_gpt": "openai-gpt"}
+
+
 @dataclass(frozen=True)
 class Family:
     """One native family.
@@ -54,7 +58,7 @@ def family_names():
     """Model types that can be converted, sorted."""
     import hf_variants.convert.families as package
 
-    return sorted(module.name for module in iter_modules(package.__path__))
+    return sorted(_FILES.get(module.name, module.name) for module in iter_modules(package.__path__))
 
 
 def find_family(model_type):
@@ -65,7 +69,12 @@ def find_family(model_type):
         raise ValueError(
             f"model_type={model_type!r} cannot be converted{_nearest(model_type)}; known: {', '.join(family_names())}"
         )
-    return import_module(f"hf_variants.convert.families.{model_type}").FAMILY
+    return import_module(f"hf_variants.convert.families.{file_of(model_type)}").FAMILY
+
+
+def file_of(model_type):
+    """Name of the file of a known model type."""
+    return next((name for name, kind in _FILES.items() if kind == model_type), model_type)
 
 
 def known_families():

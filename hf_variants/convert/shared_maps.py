@@ -87,10 +87,13 @@ NO_POSITIONS = {
 
 def rope(partial=False):
     """A flat `rope_parameters`; `partial` for families whose rotary embedding reads `partial_rotary_factor`."""
-    return Both(lambda native: _read_flat(native, partial), lambda config: {"rope_parameters": _write_flat(config, partial)})
+    return Both(
+        lambda native: read_flat_rope(native, partial), lambda config: {"rope_parameters": written_flat_rope(config, partial)}
+    )
 
 
-def _read_flat(native, partial):
+def read_flat_rope(native, partial=False):
+    """Keywords for a flat native `rope_parameters`."""
     given = native.rope_parameters
     share = given.get("partial_rotary_factor") or 1.0
     if share != 1.0 and not partial and given["rope_type"] != "default":
@@ -114,7 +117,8 @@ def live_rope(given):
     return {key: value for key, value in given.items() if key in live and value is not None}
 
 
-def _write_flat(config, partial):
+def written_flat_rope(config, partial=False):
+    """A flat native `rope_parameters` for the first rotary embedding of a config of ours."""
     if config.position_embedding_type != "rope":
         return {"rope_type": "default", "rope_theta": 10000.0}
     key = next(iter(config.rope_keys), None)

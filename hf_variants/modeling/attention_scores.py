@@ -22,16 +22,34 @@ BLOCK_ELEMENTS = 1 << 22
 
 
 class AlibiBias(NamedTuple):
-    """Slopes [heads] and the places of queries [B or 1, Q] and keys [B or 1, K]; the bias is slope * -|query - key|."""
+    """Slopes [heads] and the places of queries [B or 1, Q] and keys [B or 1, K]; the bias is slope * -|query - key|.
+
+    With a `factor` the places are first turned into heights, which are rounded to bfloat16, and the bias is
+    -|height of query - height of key| times that factor, the scale of the scores (Falcon-RW).
+    """
 
     slopes: torch.Tensor
     queries: torch.Tensor
     keys: torch.Tensor
+    factor: float | None = None
 
     def block(self, rows):
         """Bias [B or 1, heads, len(rows), K] of the queries `rows` (a slice)."""
-        distance = (self.queries[:, rows].unsqueeze(2) - self.keys.unsqueeze(1)).abs()
-        return self.slopes.view(-1, 1, 1) * -distance.unsqueeze(1).to(self.slopes.dtype)
+        if self.factor is None:
+            distance = (self.queries[:, rows].unsqueeze(2) - self.keys.unsqueeze(1)).abs()
+            return self.slopes.view(-1, 1, 1) * -distance.unsqueeze(1).to(self.slopes.dtype)
+        slopes = self.slopes.view(-1, 1)
+        queries, keys = (rounded_heights(slopes, part.unsqueeze(1)) for part in (self.queries[:, rows], self.keys))
+        return -(queries.unsqueeze(3) - keys.unsqueeze(2)).abs() * self.factor
+
+    def scaled(self, scaling):
+        """The bias for scores of the scale `scaling`, which the plain form does not look at."""
+        return self if self.factor is None else self._replace(factor=scaling)
+
+
+def rounded_heights(slopes, places):
+    """slope * place with both, and their product, rounded to bfloat16; in fp32."""
+    return (slopes.to(torch.bfloat16) * places.to(torch.bfloat16)).to(torch.float32)
 
 
 class ScoreTerms(NamedTuple):
@@ -153,13 +171,19 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
         additive = mask.expand(query.shape[0], query.shape[1], -1, -1)
 
     if terms.alibi is not None:
-        places_q, places_k = (places.expand(query.shape[0], -1) for places in terms.alibi[1:])
+        slopes, factor = terms.alibi.slopes, terms.alibi.factor
+        places_q, places_k = (places.expand(query.shape[0], -1) for places in terms.alibi[1:3])
+
+    def alibi(b, h, q, k):
+        if factor is None:
+            return slopes[h] * (places_q[b, q] - places_k[b, k]).abs()
+        return factor * (rounded_heights(slopes[h], places_q[b, q]) - rounded_heights(slopes[h], places_k[b, k])).abs()
 
     def score_mod(score, b, h, q, k):
         if terms.softcap is not None:
             score = terms.softcap * torch.tanh(score / terms.softcap)
         if terms.alibi is not None:
-            score = score - terms.alibi.slopes[h] * (places_q[b, q] - places_k[b, k]).abs()
+            score = score - alibi(b, h, q, k)
         return score if additive is None else score + additive[b, h, q, k]
 
     kernel = flex_kernel if on_cpu or torch.compiler.is_compiling() else _compiled_flex()
@@ -199,11 +223,11 @@ def in_autocast_dtype(*states):
 def blockwise_attention(module, query, key, value, mask, scaling, terms):
     """Exact attention in blocks of queries, recomputed in the backward pass. As `eager_attention`, returns the output."""
     query, key, value = in_autocast_dtype(query, key, value)
-    slopes = q_index = k_index = None
+    slopes = q_index = k_index = factor = None
     if terms.alibi is not None:
-        slopes, q_index, k_index = terms.alibi
+        slopes, q_index, k_index, factor = terms.alibi
     causal = mask is None and module.is_causal and query.shape[2] > 1
-    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2])
+    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], factor)
     tensors = (query, key, value, mask, terms.sinks, slopes, q_index, k_index)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules)[0]
@@ -215,6 +239,7 @@ class _Rules(NamedTuple):
     softcap: float | None
     causal: bool
     offset: int
+    alibi_factor: float | None
 
 
 def _blocks(query, key):
@@ -242,7 +267,7 @@ def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach
         tanh = torch.tanh(scores / rules.softcap)
         scores = rules.softcap * tanh
     if slopes is not None:
-        scores = scores + AlibiBias(slopes, q_index, k_index[:, :reach]).block(rows)
+        scores = scores + AlibiBias(slopes, q_index, k_index[:, :reach], rules.alibi_factor).block(rows)
     if mask is not None:
         scores = apply_mask(scores, mask[:, :, rows, :reach])
     elif rules.causal:

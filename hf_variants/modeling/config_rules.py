@@ -60,7 +60,7 @@ SHAPE_RULES = [
     *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
     *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
     *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
-    _positive("clip_qkv"),
+    *(_positive(name) for name in ("clip_qkv", "floor_scale")),
     Rule(
         "heads are whole groups",
         lambda c: c.num_attention_heads % c.num_key_value_heads != 0,
@@ -173,6 +173,32 @@ ATTENTION_RULES = [
         "qk_norm_after_rope=True is not defined for attention_type='mla', which caches its rotary key once for all heads; "
         "use qk_norm_after_rope=False",
     ),
+    _only_with("alibi_scaled_bf16", "position_embedding_type", "alibi", False),
+    *(
+        _only_with(name, "attn_temperature_tuning", True, unset)
+        for name, unset in (("attn_temperature_layers", "all"), ("attn_temperature_offset", 0))
+    ),
+    *(
+        _only_with(name, "attn_temperature_tuning", True, unset)
+        for name, unset in (("attn_scale", 0.1), ("floor_scale", 8192))
+    ),
+    Rule(
+        "positions of the temperature are counted from zero",
+        lambda c: c.attn_temperature_offset < 0,
+        "attn_temperature_offset={c.attn_temperature_offset} must not be negative",
+    ),
+    Rule(
+        "a temperature acts",
+        lambda c: c.attn_temperature_tuning and (c.attn_scale <= 0 or not any(plan.tempered for plan in c.layer_plan())),
+        "attn_temperature_tuning=True needs attn_scale > 0 and a layer to act on, but attn_scale={c.attn_scale} and "
+        "attn_temperature_layers={c.attn_temperature_layers!r} with no_rope_layers={c.no_rope_layers}",
+    ),
+    Rule(
+        "a norm of some layers needs both",
+        lambda c: c.qk_norm_layers != "all" and (c.qk_norm == "none" or not c.rope_keys),
+        "qk_norm_layers={c.qk_norm_layers!r} has no effect with qk_norm={c.qk_norm!r} and "
+        "position_embedding_type={c.position_embedding_type!r}; it needs a qk_norm and position_embedding_type='rope'",
+    ),
     Rule(
         "one attention scale",
         lambda c: c.attention_multiplier is not None and c.query_pre_attn_scalar is not None,
@@ -256,6 +282,19 @@ EXPERT_RULES = [
     _only_with_experts("router_bias", False),
     _only_with_experts("expert_bias", False),
     _only_with_experts("router_balance", "none"),
+    _only_with_experts("apply_router_weight_on_input", False),
+    _only_with("sparsemixer_jitter_eps", "router_scoring", "sparsemixer", 0.01),
+    Rule(
+        "sparsemixer chooses by its logits alone",
+        lambda c: c.router_scoring == "sparsemixer" and (c.n_group > 1 or c.router_balance == "bias"),
+        "router_scoring='sparsemixer' compares raw logits, which neither groups nor a selection bias enter: use n_group=1, not "
+        "{c.n_group}, and a router_balance from ['none', 'aux_loss'], not {c.router_balance!r}",
+    ),
+    Rule(
+        "sparsemixer's rivals are near",
+        lambda c: c.sparsemixer_jitter_eps < 0,
+        "sparsemixer_jitter_eps={c.sparsemixer_jitter_eps} must not be negative",
+    ),
     _only_with_experts("router_z_loss_coef", 0.0),
     Rule(
         "sparse layers need experts",

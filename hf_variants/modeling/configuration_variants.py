@@ -68,6 +68,12 @@ class VariantsConfig(PreTrainedConfig):
         query_pre_attn_scalar / attention_multiplier: scores are scaled by the first to the power -1/2, or by the second.
         clip_qkv: queries, keys and values are clamped to [-clip_qkv, clip_qkv] as projected; queries and keys after a
             `qk_norm="full"` (OLMoE), before any norm of heads (OLMo, DBRX).
+        attn_output_gate: the heads are gated by a projection of the layer's input, `gate_proj`, before `o_proj`.
+        attn_temperature_tuning: queries of `attn_temperature_layers` are multiplied by
+            1 + attn_scale * log(1 + floor((position + attn_temperature_offset) / floor_scale)), the position counted within the
+            document (Nakanishi 2025, arXiv:2501.19399, as in Llama 4 and Ministral 3).
+        alibi_scaled_bf16: ALiBi as Falcon-RW has it: slopes, positions and their products rounded to bfloat16, and multiplied
+            by the scale of the scores.
         q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
             gives 4, 1, 1/2 and 1 times head_dim for the last four (DeepSeek-V2 §2.1.2-3); q_lora_rank None means that queries
             are not compressed.
@@ -76,6 +82,10 @@ class VariantsConfig(PreTrainedConfig):
         mlp_layer_types: "dense" or "sparse" per layer; None gives sparse everywhere where `num_experts` is set.
         num_shared_experts: always-on experts, built as one network of `shared_expert_intermediate_size` (None gives their
             number times moe_intermediate_size); `shared_expert_gate` scales it by a sigmoid (Qwen2-MoE).
+        apply_router_weight_on_input: router weights multiply what enters an expert, not what leaves it (Llama 4).
+        sparsemixer_jitter_eps: rivals further than twice this, relative to the best logit, are out of a round of `sparsemixer`.
+        norm_topk_prob: whether the weights of the chosen experts are divided by their sum; None gives True, but False for
+            `router_scoring="sparsemixer"`.
         router_aux_loss_coef: None gives 0.001 under `router_balance="aux_loss"`, else 0.
         norm_unit_offset: the weight is stored minus one (Gemma); norm_weight_in_fp32: it multiplies before the cast back.
         norm_bias: None gives True for layernorm. norm_affine: False gives norms without parameters (OLMo).
@@ -95,6 +105,7 @@ class VariantsConfig(PreTrainedConfig):
         "layers.*.self_attn.q_proj": "colwise",
         "layers.*.self_attn.k_proj": "colwise",
         "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.gate_proj": "colwise",
         "layers.*.self_attn.o_proj": "rowwise",
         "layers.*.mlp.gate_proj": "colwise",
         "layers.*.mlp.up_proj": "colwise",
@@ -142,6 +153,13 @@ class VariantsConfig(PreTrainedConfig):
     attention_sinks: bool = False
     qk_norm: str = "none"
     qk_norm_after_rope: bool = False
+    qk_norm_layers: str = "all"
+    attn_output_gate: str = "none"
+    attn_temperature_tuning: bool = False
+    attn_temperature_layers: str = "all"
+    attn_temperature_offset: int = 0
+    attn_scale: float = 0.1
+    floor_scale: int = 8192
     clip_qkv: float | None = None
     query_pre_attn_scalar: float | None = None
     attention_multiplier: float | None = None
@@ -159,6 +177,7 @@ class VariantsConfig(PreTrainedConfig):
     partial_rotary_factor: float = 1.0
     no_rope_layers: list | None = None
     position_embedding_offset: int = 0
+    alibi_scaled_bf16: bool = False
     # feed-forward and experts
     mlp_type: str = "gated"
     swiglu_limit: float | None = None
@@ -171,6 +190,8 @@ class VariantsConfig(PreTrainedConfig):
     shared_expert_gate: bool = False
     mlp_layer_types: list | None = None
     router_scoring: str = "softmax"
+    sparsemixer_jitter_eps: float = 0.01
+    apply_router_weight_on_input: bool = False
     norm_topk_prob: bool | None = None
     routed_scaling_factor: float = 1.0
     n_group: int = 1
@@ -233,6 +254,8 @@ class VariantsConfig(PreTrainedConfig):
         for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
             check_choice(name, getattr(self, name))
         for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope"):
+            check_choice(name, getattr(self, name))
+        for name in ("qk_norm_layers", "attn_output_gate", "attn_temperature_layers"):
             check_choice(name, getattr(self, name))
         for name in ("layer_types", "mlp_layer_types"):
             _check_per_layer(self, name)
@@ -403,7 +426,7 @@ class VariantsConfig(PreTrainedConfig):
         if self.moe_intermediate_size is None:
             self.moe_intermediate_size = self.intermediate_size
         if self.norm_topk_prob is None:
-            self.norm_topk_prob = True
+            self.norm_topk_prob = self.router_scoring != "sparsemixer"
         if self.num_shared_experts and self.shared_expert_intermediate_size is None:
             self.shared_expert_intermediate_size = self.num_shared_experts * self.moe_intermediate_size
 

@@ -13,6 +13,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterfac
 
 from .feed_forward import FEED_FORWARDS, activation, gate_function
 from .router_balance import record_load, watch_router
+from .sparsemixer import mix_sparsely
 
 
 class VariantsTopKRouter(nn.Module):
@@ -20,7 +21,8 @@ class VariantsTopKRouter(nn.Module):
 
     scores = softmax or sigmoid of W x, in fp32; the choice is made on scores + `e_score_correction_bias` (never part of the
     weights; Wang et al. 2024, arXiv:2408.15664) among the best `topk_group` of `n_group` groups (DeepSeek-V3, arXiv:2412.19437
-    §2.1.2); the weights are the chosen scores, optionally normalised, times `routed_scaling_factor`.
+    §2.1.2); the weights are the chosen scores, optionally normalised, times `routed_scaling_factor`. Under `sparsemixer` both
+    come from the logits, one expert after the other.
 
     Args:
         config: a `VariantsConfig` with experts.
@@ -36,7 +38,8 @@ class VariantsTopKRouter(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.num_experts)) if config.router_bias else None
         balanced = config.router_balance == "bias"
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts) if balanced else None)
-        self.score, self.score_group = ROUTER_SCORES[config.router_scoring]
+        self.choose, self.score, self.score_group = ROUTERS[config.router_scoring]
+        self.jitter_eps = config.sparsemixer_jitter_eps
         self.load = self.last_load = None
         watch_router(self)
 
@@ -63,23 +66,31 @@ class VariantsTopKRouter(nn.Module):
         """
         bias = None if self.bias is None else self.bias.float()
         logits = nn.functional.linear(hidden_states.float(), self.weight.float(), bias)
-        scores = self.score(logits)
-        choice = scores if self.e_score_correction_bias is None else scores + self.e_score_correction_bias
-        if self.n_group > 1:
-            choice = self._keep_best_groups(choice)
-        indices = choice.topk(self.top_k, dim=-1, sorted=False).indices
-        weights = scores.gather(1, indices)
+        weights, indices = self.choose(self, logits)
         if self.norm_topk_prob:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
         if self.training:
             record_load(self, indices, token_mask)
         return logits, weights * self.routed_scaling_factor, indices
 
-    def _keep_best_groups(self, choice):
+    def keep_best_groups(self, choice):
         grouped = choice.view(choice.shape[0], self.n_group, -1)
         best = self.score_group(grouped).topk(self.topk_group, dim=-1, sorted=False).indices
         kept = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=choice.device).scatter(1, best, True)
         return grouped.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(1)
+
+
+def _choose_best_scores(router, logits):
+    scores = router.score(logits)
+    choice = scores if router.e_score_correction_bias is None else scores + router.e_score_correction_bias
+    if router.n_group > 1:
+        choice = router.keep_best_groups(choice)
+    indices = choice.topk(router.top_k, dim=-1, sorted=False).indices
+    return scores.gather(1, indices), indices
+
+
+def _choose_by_sparsemixer(router, logits):
+    return mix_sparsely(logits, router.top_k, router.jitter_eps, router.training)
 
 
 def _softmax_scores(logits):
@@ -98,8 +109,13 @@ def _two_best_experts(grouped):
     return grouped.topk(2, dim=-1).values.sum(dim=-1)
 
 
-# router_scoring -> scores of the logits, score of a group (DeepSeek-V2: its best expert; V3: the sum of its two best)
-ROUTER_SCORES = {"softmax": (_softmax_scores, _best_expert), "sigmoid": (_sigmoid_scores, _two_best_experts)}
+# router_scoring -> choice of weights and indices, scores of the logits, score of a group (DeepSeek-V2: its best expert; V3: the
+# sum of its two best)
+ROUTERS = {
+    "softmax": (_choose_best_scores, _softmax_scores, _best_expert),
+    "sigmoid": (_choose_best_scores, _sigmoid_scores, _two_best_experts),
+    "sparsemixer": (_choose_by_sparsemixer, None, None),
+}
 
 
 class _FusedExperts(nn.Module):
@@ -245,14 +261,31 @@ class VariantsSparseMLP(nn.Module):
             self.shared_experts = FEED_FORWARDS[config.mlp_type](config, config.shared_expert_intermediate_size)
         if config.shared_expert_gate:
             self.shared_expert_gate = nn.Linear(config.hidden_size, 1, bias=False)
+        self.route = WEIGHINGS[config.apply_router_weight_on_input]
         self.add_shared = SHARED_EXPERTS[(bool(config.num_shared_experts), config.shared_expert_gate)]
 
     def forward(self, hidden_states, token_mask=None):
         """hidden_states [B, T, hidden]; token_mask [B, T], false at pads."""
         flat = hidden_states.reshape(-1, hidden_states.shape[-1])
         _, weights, indices = self.gate(flat, None if token_mask is None else token_mask.reshape(-1))
-        routed = self.experts(flat, indices, weights).view_as(hidden_states)
+        routed = self.route(self.experts, flat, indices, weights).view_as(hidden_states)
         return self.add_shared(self, routed, hidden_states)
+
+
+def weigh_outputs(experts, flat, indices, weights):
+    return experts(flat, indices, weights)
+
+
+def weigh_inputs(experts, flat, indices, weights):
+    """Each token goes to each of its experts as a token of its own, weighted, and the outputs are added up."""
+    tokens, top_k = indices.shape
+    inputs = (flat.unsqueeze(1) * weights.unsqueeze(-1).to(flat.dtype)).flatten(0, 1)
+    out = experts(inputs, indices.reshape(-1, 1), torch.ones_like(weights).view(-1, 1))
+    return out.view(tokens, top_k, -1).sum(dim=1)
+
+
+# apply_router_weight_on_input -> how the experts are called
+WEIGHINGS = {False: weigh_outputs, True: weigh_inputs}
 
 
 def _routed_alone(self, routed, hidden_states):

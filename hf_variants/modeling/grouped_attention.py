@@ -13,6 +13,7 @@ from transformers import initialization as init
 
 from .attention_scores import ScoreTerms, attention_function
 from .norms import PerHeadNorm, VariantsRMSNorm, build_norm
+from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
 
 
@@ -51,21 +52,31 @@ class VariantsAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden_size, bias=config.attention_out_bias)
-        self.q_norm, self.k_norm = QK_NORMS[config.qk_norm](config, width, kv_width)
+        self.gate_proj, self._gate = build_output_gate(config)
+        self.q_norm, self.k_norm = QK_NORMS[plan.qk_norm](config, width, kv_width)
         self.sinks = nn.Parameter(torch.empty(config.num_attention_heads)) if config.attention_sinks else None
         self.turn = NoTurn() if plan.rope_key is None else RotaryTurn(config.rope_interleaved)
         self.clip = nn.Identity() if config.clip_qkv is None else Clip(config.clip_qkv)
-        self._order = _ORDERS[(config.qk_norm, config.qk_norm_after_rope)]
+        self._order = _ORDERS[(plan.qk_norm, config.qk_norm_after_rope)]
+        self._temper = TEMPERATURES[plan.tempered]
 
     def fill(self):
         if self.sinks is not None:
             init.normal_(self.sinks, mean=0.0, std=self.config.initializer_range)
 
     def forward(
-        self, hidden_states, attention_mask=None, position_embeddings=None, past_key_values=None, alibi=None, **kwargs
+        self,
+        hidden_states,
+        attention_mask=None,
+        position_embeddings=None,
+        past_key_values=None,
+        alibi=None,
+        query_scale=None,
+        **kwargs,
     ):
         """hidden_states [B, T, hidden]; returns the output of the same shape and the weights (eager backend) or None."""
         query = self._order(self, self.q_proj(hidden_states), self.q_norm, position_embeddings)
+        query = self._temper(query, query_scale)
         key = self._order(self, self.k_proj(hidden_states), self.k_norm, position_embeddings)
         value = split_heads(self.clip(self.v_proj(hidden_states)), self.head_dim)
         if past_key_values is not None:
@@ -78,9 +89,21 @@ class VariantsAttention(nn.Module):
             attention_mask,
             scaling=self.scaling,
             dropout=self.attention_dropout if self.training else 0.0,
-            terms=ScoreTerms(self.softcap, alibi, self.sinks),
+            terms=ScoreTerms(self.softcap, None if alibi is None else alibi.scaled(self.scaling), self.sinks),
         )
-        return self.o_proj(out.flatten(2)), weights
+        return self.o_proj(self._gate(self, out, hidden_states)), weights
+
+
+def as_they_are(query, scale):
+    return query
+
+
+def by_position(query, scale):
+    return (query * scale).to(query.dtype)
+
+
+# whether queries have a temperature -> [B, heads, T, D], factors [B, 1, T, 1] -> [B, heads, T, D]
+TEMPERATURES = {False: as_they_are, True: by_position}
 
 
 def _norm_heads_then_turn(self, states, norm, position_embeddings):
@@ -103,6 +126,7 @@ def _turn_then_norm_channels(self, states, norm, position_embeddings):
 # (qk_norm, qk_norm_after_rope) -> how a projected query or key becomes turned heads
 _ORDERS = {
     ("none", False): _norm_heads_then_turn,
+    ("none", True): _norm_heads_then_turn,
     ("head", False): _norm_heads_then_turn,
     ("per_head", False): _norm_heads_then_turn,
     ("l2", False): _norm_heads_then_turn,

@@ -14,8 +14,9 @@ from torch import nn
 from transformers import initialization as init
 
 from .attention_scores import ScoreTerms, attention_function, attention_weights, causal_mask
-from .grouped_attention import split_heads
+from .grouped_attention import TEMPERATURES, split_heads
 from .norms import VariantsRMSNorm, build_norm
+from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
 
 
@@ -47,9 +48,11 @@ class VariantsLatentAttention(nn.Module):
         self.kv_a_layernorm = build_norm(config, self.rank, eps=config.latent_norm_eps)
         self.kv_b_proj = nn.Linear(self.rank, self.num_heads * (self.nope + self.v_head_dim), bias=False)
         self.o_proj = nn.Linear(self.num_heads * self.v_head_dim, config.hidden_size, bias=config.attention_out_bias)
-        self.q_norm, self.k_norm = LATENT_QK_NORMS[config.qk_norm](config)
+        self.gate_proj, self._gate = build_output_gate(config)
+        self.q_norm, self.k_norm = LATENT_QK_NORMS[plan.qk_norm](config)
         self.sinks = nn.Parameter(torch.empty(self.num_heads)) if config.attention_sinks else None
         self.turn = NoTurn() if plan.rope_key is None else RotaryTurn(config.rope_interleaved)
+        self._temper = TEMPERATURES[plan.tempered]
         # absorbed: Q * K * (2 rank + rope) products a head; expanded: K * rank * (nope + v) more, and Q * K * (qk + v)
         saved = 2 * self.rank - self.nope - self.v_head_dim
         self.absorb_up_to = self.rank * (self.nope + self.v_head_dim) // saved if saved > 0 else 1 << 30
@@ -59,11 +62,18 @@ class VariantsLatentAttention(nn.Module):
             init.normal_(self.sinks, mean=0.0, std=self.config.initializer_range)
 
     def forward(
-        self, hidden_states, attention_mask=None, position_embeddings=None, past_key_values=None, alibi=None, **kwargs
+        self,
+        hidden_states,
+        attention_mask=None,
+        position_embeddings=None,
+        past_key_values=None,
+        alibi=None,
+        query_scale=None,
+        **kwargs,
     ):
         """hidden_states [B, T, hidden]; returns the output of the same shape and the weights (where computed) or None."""
         query = self.q_norm(split_heads(self.query(self, hidden_states), self.qk_head_dim))
-        q_nope, q_rope = query.split([self.nope, self.rope], dim=-1)
+        q_nope, q_rope = self._temper(query, query_scale).split([self.nope, self.rope], dim=-1)
         q_rope = self.turn(q_rope, position_embeddings)
         latent, k_rope = self.kv_a_proj_with_mqa(hidden_states).split([self.rank, self.rope], dim=-1)
         latent, k_rope = self.kv_a_layernorm(latent).unsqueeze(1), k_rope.unsqueeze(1)
@@ -72,10 +82,11 @@ class VariantsLatentAttention(nn.Module):
         if past_key_values is not None:
             latent, k_rope = past_key_values.update(latent, k_rope, self.layer_idx)
         latent, key_scale = latent[..., : self.rank], self.k_norm.scale_of(latent, self.rank)
+        alibi = None if alibi is None else alibi.scaled(self.scaling)
         terms = ScoreTerms(self.softcap, alibi, self.sinks, key_scale)
         attend = self._absorbed if self._absorbs(past_key_values, hidden_states.shape[1]) else self._expanded
         out, weights = attend(q_nope, q_rope, latent, k_rope, attention_mask, terms)
-        return self.o_proj(out.flatten(2)), weights
+        return self.o_proj(self._gate(self, out, hidden_states)), weights
 
     def _absorbs(self, past_key_values, q_len):
         # in training the backend's memory-lean kernel is worth more than the smaller product

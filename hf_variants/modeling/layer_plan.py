@@ -21,6 +21,8 @@ class LayerPlan:
         topology: residual topology, a key of `TOPOLOGIES`.
         intermediate_size: width of the dense feed-forward, or of one routed expert.
         scaling: factor on the attention scores before soft-cap, bias and mask.
+        qk_norm: a key of `QK_NORMS`; `none` where `qk_norm_layers` leaves the layer out.
+        tempered: whether queries are multiplied by a factor of their position.
     """
 
     index: int
@@ -33,6 +35,8 @@ class LayerPlan:
     topology: str
     intermediate_size: int
     scaling: float
+    qk_norm: str
+    tempered: bool
 
 
 def rope_key_of(config, index):
@@ -72,6 +76,7 @@ def resolve_layer_plan(config):
     plans = []
     for index in range(config.num_hidden_layers):
         layer_type, mlp = config.layer_types[index], config.mlp_layer_types[index]
+        turns = rope_key_of(config, index) is not None
         plans.append(
             LayerPlan(
                 index=index,
@@ -84,6 +89,8 @@ def resolve_layer_plan(config):
                 topology=config.norm_placement,
                 intermediate_size=config.moe_intermediate_size if mlp == "sparse" else config.intermediate_size,
                 scaling=attention_scaling(config, index),
+                qk_norm=config.qk_norm if turns or config.qk_norm_layers == "all" else "none",
+                tempered=config.attn_temperature_tuning and not (turns and config.attn_temperature_layers == "nope"),
             )
         )
     return tuple(plans)

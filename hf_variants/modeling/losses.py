@@ -128,7 +128,7 @@ def load_balancing_loss(router_logits, top_k, scoring="softmax", token_mask=None
     """
     losses = []
     for logits in router_logits:
-        scores = logits.softmax(-1) if scoring == "softmax" else logits.sigmoid()
+        scores = logits.sigmoid() if scoring == "sigmoid" else logits.softmax(-1)
         chosen = torch.zeros_like(scores).scatter(1, scores.topk(top_k, dim=-1).indices, 1.0)
         share = scores / (scores.sum(-1, keepdim=True) + 1e-20)
         fraction, probability = _token_mean(chosen, token_mask), _token_mean(share, token_mask)

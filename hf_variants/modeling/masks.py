@@ -34,13 +34,16 @@ def geometry_of(cache, layer_index, q_len, device):
     )
 
 
-def places_of(geometry, padding):
-    """Places of queries [B or 1, Q] and keys [B or 1, K], whose differences are distances: pads inside a row do not count."""
+def places_of(geometry, padding, positions):
+    """Places of queries [B or 1, Q] and keys [B or 1, K], from 0 in each document; pads inside a row do not count.
+
+    padding, positions: as in `build_mask`.
+    """
     index = geometry.queries, geometry.keys
-    if padding is None:
+    if positions is None and padding is None:
         return tuple(part.unsqueeze(0) for part in index)
-    counted = padding.long().cumsum(dim=1)
-    return tuple(_columns(counted, part) for part in index)
+    places = (padding.long().cumsum(dim=1) - 1).clamp(min=0) if positions is None else positions
+    return tuple(_columns(places, part) for part in index)
 
 
 def documents_of(position_ids, visible):

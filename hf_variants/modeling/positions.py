@@ -62,7 +62,7 @@ class VariantsRotaryEmbedding(ConstantBuffers):
         kind = self.rule.follows_length
         inv_freq = self.inv_freq if kind is None else self.rule.inv_freq_at(lengths[kind])
         angles = position_ids.unsqueeze(-1).to(torch.float32) * inv_freq.to(torch.float32)
-        scale = self.rule.attention_factor
+        scale = self.rule.factor_at(None if kind is None else lengths[kind])
         return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
 
 
@@ -107,6 +107,21 @@ def alibi_slopes(num_heads, device=None):
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     slopes += [2 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
     return torch.tensor(slopes, dtype=torch.float32, device=device)
+
+
+class QueryTemperature:
+    """A factor per query that grows with its position: 1 + scale * log(1 + floor((position + offset) / floor_scale)).
+
+    Keeps attention sharp over long contexts (Nakanishi 2025, arXiv:2501.19399, in the stepped form of Llama 4 and Ministral 3).
+    """
+
+    def __init__(self, scale, floor_scale, offset):
+        self.scale, self.floor_scale, self.offset = scale, floor_scale, offset
+
+    def __call__(self, position_ids):
+        """position_ids [B, T] -> factors [B, 1, T, 1] in fp32."""
+        steps = torch.floor((position_ids.float() + self.offset) / self.floor_scale)
+        return (1.0 + self.scale * torch.log1p(steps))[:, None, :, None]
 
 
 class AlibiPositions(ConstantBuffers):

@@ -120,6 +120,12 @@ def _check_numbers(config, where, rope):
             f"{where}: low_freq_factor={rope['low_freq_factor']} must be less than high_freq_factor={rope['high_freq_factor']}"
         )
     if rope["rope_type"] == "longrope":
+        scales = [key for key in ("short_mscale", "long_mscale", "attention_factor") if rope.get(key) is not None]
+        if scales not in ([], ["attention_factor"], ["short_mscale", "long_mscale"]):
+            raise ValueError(
+                f"{where}: {', '.join(scales)} cannot stand like this: give attention_factor alone, or short_mscale and "
+                "long_mscale together"
+            )
         dims = int(config.rotary_head_dim * rope.get("partial_rotary_factor", config.partial_rotary_factor)) // 2
         for key in ("short_factor", "long_factor"):
             values = rope[key]

@@ -30,6 +30,10 @@ class DefaultRope:
         """Frequencies in fp32, shape [d / 2]."""
         return self._powers(self.theta, device)
 
+    def factor_at(self, lengths):
+        """What cosines and sines are multiplied by, for tokens whose documents have `lengths` tokens (None: not known)."""
+        return self.attention_factor
+
     def _powers(self, theta, device):
         exponent = torch.arange(0, self.dim, 2, dtype=torch.int64, device=device).to(torch.float32) / self.dim
         return 1.0 / (theta**exponent)
@@ -133,7 +137,8 @@ class LongRope(DefaultRope):
     """Each frequency divided by its own factor, from one list up to the original length and from another beyond it.
 
     Ding et al. 2024, arXiv:2402.13753. The switch is at lengths strictly greater than the original. `attention_factor`
-    defaults to sqrt(1 + ln(factor) / ln(L0)) at every length.
+    defaults to sqrt(1 + ln(factor) / ln(L0)) at every length; `short_mscale` and `long_mscale` name one for either side of the
+    original length (Phi-3.5-MoE).
     """
 
     follows_length = "current"
@@ -143,6 +148,13 @@ class LongRope(DefaultRope):
         given, factor = rope.get("attention_factor"), rope["factor"]
         grown = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(self.original))
         self.attention_factor = float(given) if given is not None else grown
+
+    def factor_at(self, lengths):
+        short, long = self.rope.get("short_mscale"), self.rope.get("long_mscale")
+        if short is None or short == long:
+            return self.attention_factor if short is None else short
+        reached = (lengths > self.original).unsqueeze(-1)
+        return torch.where(reached, torch.full_like(lengths, long, dtype=torch.float32).unsqueeze(-1), short)
 
     def inv_freq_at(self, lengths):
         """Frequencies of tokens whose documents have `lengths` tokens, shape [*lengths.shape, d / 2]."""

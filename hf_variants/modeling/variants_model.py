@@ -19,7 +19,7 @@ from .blocks import TOPOLOGIES, Scale
 from .kv_cache import fit_cache
 from .masks import build_mask, geometry_of, places_of
 from .norms import build_norm
-from .positions import POSITIONS, VariantsRotaryEmbedding
+from .positions import POSITIONS, QueryTemperature, VariantsRotaryEmbedding
 from .sequence import SequenceReader
 from .variants_base import VariantsPreTrainedModel
 
@@ -58,6 +58,9 @@ class VariantsModel(VariantsPreTrainedModel):
         self.embed_dropout = nn.Dropout(config.embedding_dropout)
         rotary = {key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys}
         self.rotary_emb = nn.ModuleDict(rotary)
+        self.temperature = None
+        if config.attn_temperature_tuning:
+            self.temperature = QueryTemperature(config.attn_scale, config.floor_scale, config.attn_temperature_offset)
         self.layers = nn.ModuleList(TOPOLOGIES[plan.topology](config, plan) for plan in self.plan)
         self.norm = build_norm(config, config.hidden_size) if config.final_norm else nn.Identity()
         self.reader = SequenceReader(len(self.layers), *_length_rules(self.rotary_emb))
@@ -107,6 +110,7 @@ class VariantsModel(VariantsPreTrainedModel):
         masks = self.masks_of(sequence, cache, ready_made)
         angles = self.angles_of(sequence)
         biases = self.biases_of(sequence, cache)
+        query_scale = None if self.temperature is None else self.temperature(sequence.position_ids)
         token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
         hidden_states = self.embed_positions(self.embed_scale(sequence.inputs_embeds), sequence.position_ids)
         hidden_states = self.embed_dropout(self.embed_norm(hidden_states))
@@ -117,6 +121,7 @@ class VariantsModel(VariantsPreTrainedModel):
                 attention_mask=masks[plan.layer_type],
                 position_embeddings=angles.get(plan.rope_key),
                 alibi=biases.get(plan.layer_type),
+                query_scale=query_scale,
                 past_key_values=cache,
                 use_cache=use_cache,
             )
@@ -153,7 +158,11 @@ class VariantsModel(VariantsPreTrainedModel):
             return {}
         geometries = {kind: self._geometry(plan, sequence, cache) for kind, plan in self.kinds.items()}
         slopes = self.embed_positions.slopes
-        return {kind: AlibiBias(slopes, *places_of(geometry, sequence.padding)) for kind, geometry in geometries.items()}
+        factor = 1.0 if self.config.alibi_scaled_bf16 else None
+        padding, positions = sequence.padding, sequence.positions
+        return {
+            kind: AlibiBias(slopes, *places_of(geometry, padding, positions), factor) for kind, geometry in geometries.items()
+        }
 
     def _geometry(self, plan, sequence, cache):
         return geometry_of(cache, plan.index, sequence.inputs_embeds.shape[1], sequence.inputs_embeds.device)

@@ -28,6 +28,19 @@ CHOICES = {
         "full": "RMSNorm across all heads with a weight per channel (OLMo 2, arXiv:2501.00656 §3.1).",
         "l2": "Each head divided by its root mean square, without a weight (Llama 4).",
     },
+    "qk_norm_layers": {
+        "all": "Every layer.",
+        "rope": "Layers whose queries and keys are rotated (Llama 4).",
+    },
+    "attn_output_gate": {
+        "none": "Heads as summed.",
+        "channel": "Each channel times sigmoid(W x) before `o_proj` (Qiu et al. 2025, arXiv:2505.06708; AFMoE).",
+        "head": "Each head times one such gate (ibid. §3.2).",
+    },
+    "attn_temperature_layers": {
+        "all": "Every layer (Ministral 3).",
+        "nope": "Layers whose queries are not rotated (Llama 4).",
+    },
     "position_embedding_type": {
         "rope": "Rotary embedding of queries and keys (Su et al. 2021, arXiv:2104.09864).",
         "alibi": "A slope per head times the distance, added to the scores (Press et al. 2021, arXiv:2108.12409).",
@@ -52,6 +65,7 @@ CHOICES = {
     "router_scoring": {
         "softmax": "Probabilities over all experts (Shazeer et al. 2017, arXiv:1701.06538).",
         "sigmoid": "An independent affinity per expert (DeepSeek-V3 2024, arXiv:2412.19437 §2.1.2).",
+        "sparsemixer": "One expert after the other, each a softmax over near rivals; sampled in training (arXiv:2409.12136).",
     },
     "router_balance": {
         "none": "No balancing.",
@@ -98,7 +112,7 @@ ROPE_KEYS = {
     "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ("original_max_position_embeddings",)),
     "longrope": (
         ("short_factor", "long_factor", "factor"),
-        ("original_max_position_embeddings", "attention_factor"),
+        ("original_max_position_embeddings", "attention_factor", "short_mscale", "long_mscale"),
     ),
 }
 

@@ -112,8 +112,9 @@ def quantizable_linears(prefix, layer):
 
 
 def _attention_readers(config, prefix, layer):
-    names = ("q_proj", "q_a_proj", "k_proj", "v_proj", "kv_a_proj_with_mqa")
-    return [tuple(f"{prefix}.self_attn.{name}" for name in names if hasattr(layer.self_attn, name))], ()
+    names = ("q_proj", "q_a_proj", "k_proj", "v_proj", "kv_a_proj_with_mqa", "gate_proj")
+    found = [name for name in names if getattr(layer.self_attn, name, None) is not None]
+    return [tuple(f"{prefix}.self_attn.{name}" for name in found)], ()
 
 
 def _mlp_readers(prefix, layer):

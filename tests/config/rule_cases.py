@@ -33,9 +33,11 @@ POSITIVE = {
     "swiglu_limit": 0.0,
     "attention_multiplier": 0.0,
     "clip_qkv": 0.0,
+    "floor_scale": 0,
 }
 # what a field needs beside it so that nothing else is wrong
 COMPANIONS = {
+    "floor_scale": {"attn_temperature_tuning": True},
     "latent_norm_eps": MLA,
     "hidden_size": {"intermediate_size": 8},
     "num_hidden_layers": NOPE,
@@ -47,6 +49,7 @@ COMPANIONS = {
 }
 NEEDS_MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 NEEDS_EXPERTS = {
+    "apply_router_weight_on_input": True,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
     "num_shared_experts": 1,
@@ -80,6 +83,17 @@ BROKEN = {
     "full qk-norm needs keys per channel": {**MLA, "qk_norm": "full"},
     "norm after rope needs both": {"qk_norm_after_rope": True},
     "mla normalises before rope": {**MLA, "qk_norm": "head", "qk_norm_after_rope": True},
+    "alibi_scaled_bf16 needs position_embedding_type=alibi": {"alibi_scaled_bf16": True},
+    "attn_temperature_layers needs attn_temperature_tuning=True": {"attn_temperature_layers": "nope"},
+    "attn_temperature_offset needs attn_temperature_tuning=True": {"attn_temperature_offset": 1},
+    "attn_scale needs attn_temperature_tuning=True": {"attn_scale": 0.2},
+    "floor_scale needs attn_temperature_tuning=True": {"floor_scale": 16},
+    "positions of the temperature are counted from zero": {"attn_temperature_tuning": True, "attn_temperature_offset": -1},
+    "a temperature acts": {"attn_temperature_tuning": True, "attn_temperature_layers": "nope"},
+    "a norm of some layers needs both": {"qk_norm_layers": "rope"},
+    "sparsemixer_jitter_eps needs router_scoring=sparsemixer": {**MOE, "sparsemixer_jitter_eps": 0.1},
+    "sparsemixer chooses by its logits alone": {**MOE, "router_scoring": "sparsemixer", "router_balance": "bias"},
+    "sparsemixer's rivals are near": {**MOE, "router_scoring": "sparsemixer", "sparsemixer_jitter_eps": -0.1},
     "one attention scale": {"attention_multiplier": 0.5, "query_pre_attn_scalar": 8},
     "interleaving needs rope": {"rope_interleaved": True, "position_embedding_type": "learned"},
     "rotary dimensions are pairs": {"partial_rotary_factor": 0.4},

@@ -11,11 +11,12 @@ from transformers import AutoConfig, GenerationConfig
 from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsModel
 from hf_variants.modeling.attention_scores import ATTENTION_FUNCTIONS
 from hf_variants.modeling.blocks import ATTENTIONS, TOPOLOGIES
-from hf_variants.modeling.experts import ROUTER_SCORES
+from hf_variants.modeling.experts import ROUTERS
 from hf_variants.modeling.feed_forward import FEED_FORWARDS
 from hf_variants.modeling.grouped_attention import QK_NORMS
 from hf_variants.modeling.latent_attention import LATENT_QK_NORMS
 from hf_variants.modeling.norms import NORMS
+from hf_variants.modeling.output_gate import OUTPUT_GATES
 from hf_variants.modeling.positions import POSITIONS
 from hf_variants.modeling.rope_scaling import ROPE_SCALINGS
 from hf_variants.modeling.vocabulary import CHOICES
@@ -26,9 +27,10 @@ TABLES = {
     "mlp_type": FEED_FORWARDS,
     "position_embedding_type": POSITIONS,
     "rope_type": ROPE_SCALINGS,
-    "router_scoring": ROUTER_SCORES,
+    "router_scoring": ROUTERS,
     "norm_placement": TOPOLOGIES,
     "qk_norm": QK_NORMS,
+    "attn_output_gate": OUTPUT_GATES,
 }
 
 

@@ -13,6 +13,17 @@ _GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_
 
 DENSE = {
     "ministral": {"pattern": {**_PATTERN, "head_dim": 12}, "tied_yarn": {**_TIED, "head_dim": 8, "rope_parameters": _YARN}},
+    "ministral3": {
+        "yarn": {"head_dim": 12, "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.7}, **_TIED},
+        "window_plain": {
+            **{"head_dim": 8, "sliding_window": 5, "num_key_value_heads": 1},
+            "rope_parameters": {
+                **{"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.3},
+                "original_max_position_embeddings": 3,
+            },
+        },
+        "untempered": {"head_dim": 8, "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.0}},
+    },
     "iquestcoder": {"biased": {"head_dim": 12, "attention_bias": True, "mlp_bias": True}},
     "internlm3": {"plain": {"head_dim": 8}, "biased": {"head_dim": 12, "attention_bias": True, "mlp_bias": True, **_TIED}},
     "gemma": {
@@ -109,6 +120,14 @@ _LATENT["num_key_value_heads"] = 6
 _MSCALE = {**_YARN, "mscale": 0.707, "mscale_all_dim": 1.0, "beta_fast": 16.0, "beta_slow": 2.0}
 _DENSE_FIRST = {"mlp_layer_types": ["dense", "sparse", "sparse"]}
 _ALL_DENSE = {"mlp_layer_types": ["dense"] * 3}
+_ATTENDS = {"layer_types": [_FULL] * 3, "mamba_n_heads": 4, "position_embedding_type": "rope"}
+_FEW_FACTORS = {"short_factor": [1.0, 1.1, 1.3, 1.5], "long_factor": [2.0, 3.0, 5.0, 7.0]}
+_LONG_MSCALES = {"rope_type": "longrope", **_FEW_FACTORS, "short_mscale": 1.1, "long_mscale": 1.4}
+_LONG_MSCALES = {"rope_parameters": {**_LONG_MSCALES, "original_max_position_embeddings": 8, "rope_theta": 1e4}}
+_LLAMA4 = {
+    **{"num_local_experts": 6, "num_experts_per_tok": 1, "intermediate_size": 24, "intermediate_size_mlp": 40},
+    **{"attention_chunk_size": 5, "floor_scale": 3, "attn_scale": 0.7, "no_rope_layers": [1, 0, 1]},
+}
 _ALPHA = {"rope_type": "dynamic", "alpha": 100.0, "factor": 1.0, "rope_theta": 1e4}
 
 EXPERTS = {
@@ -158,6 +177,48 @@ EXPERTS = {
             **{**_FEW, "head_dim": 8, "layer_types": [_FULL] * 3, "mlp_only_layers": [0, 1, 2]},
             "shared_expert_intermediate_size": 20,
         },
+    },
+    "granitemoehybrid": {
+        "dense": {**_GRANITE, **_ATTENDS, "num_local_experts": 0, "shared_intermediate_size": 20, "rope_parameters": _YARN},
+        "nope": {
+            **_TIED,
+            **_GRANITE,
+            **_ATTENDS,
+            "num_local_experts": 0,
+            "position_embedding_type": None,
+            "attention_bias": True,
+        },
+        "experts": {**_MIXTRAL, **_ATTENDS, "shared_intermediate_size": 20},
+        "balanced": {**_MIXTRAL, **_ATTENDS, **_ONE, "layer_types": [_FULL], "shared_intermediate_size": 20},
+    },
+    "phimoe": {
+        "longrope_biased": {
+            **{**_MIXTRAL, **_LONG_MSCALES, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.3},
+        },
+        "longrope_window": {**_TIED, **_MIXTRAL, **_LONG_MSCALES, "sliding_window": 5, "router_jitter_noise": 0.05},
+        "balanced": {**_MIXTRAL, **_ONE, "head_dim": 12, "router_jitter_noise": 0.5},
+    },
+    "llama4_text": {
+        "chunks": {**_LLAMA4, "moe_layers": [1], "head_dim": 12},
+        "tied_biased": {
+            **{**_TIED, **_LLAMA4, "num_experts_per_tok": 2, "attention_bias": True, "use_qk_norm": False, "head_dim": 8},
+            **{"rope_parameters": _LLAMA3, "num_key_value_heads": 1, "no_rope_layers": [1, 0, 0]},
+        },
+        "even": {**_LLAMA4, "attn_temperature_tuning": False, "interleave_moe_layer_step": 2, "head_dim": 8},
+        "turned_chunks_elsewhere": {
+            **{**_LLAMA4, "head_dim": 8, "layer_types": [_FULL, "chunked_attention", _FULL]},
+            **{"no_rope_layers": [0, 1, 1], "rope_parameters": _YARN, "num_experts_per_tok": 3},
+        },
+        "no_rope": {**_LLAMA4, "head_dim": 8, "no_rope_layers": [0, 0, 0], "moe_layers": []},
+    },
+    "afmoe": {
+        "pattern": {**_FEW, **_PATTERN, "head_dim": 12, "mup_enabled": True, "route_scale": 1.7},
+        "tied_biased": {
+            **{**_TIED, **_FEW, **_PATTERN, "head_dim": 8, "num_dense_layers": 2, "num_shared_experts": 1},
+            **{"attention_bias": True, "rope_parameters": _YARN, "num_key_value_heads": 1},
+        },
+        "no_rope": {**_FEW, "head_dim": 8, "layer_types": [_FULL] * 3, "num_dense_layers": 0},
+        "all_dense": {**_FEW, **_PATTERN, "head_dim": 8, "num_dense_layers": 3},
     },
     "granitemoe_swa": {
         "shared": {**_GRANITE, **_MIXTRAL, **_PATTERN, "shared_intermediate_size": 20},
@@ -262,7 +323,7 @@ _DBRX = {"kv_n_heads": 2, "rope_theta": 1e4}
 _DBRX_EXPERTS = {"ffn_hidden_size": 24, "moe_num_experts": 6, "moe_top_k": 2}
 
 BASES = {
-    **{family: {**_NAMES, **_TOKENS, **_STILL} for family in ("gpt_bigcode", "gptj")},
+    **{family: {**_NAMES, **_TOKENS, **_STILL} for family in ("gpt_bigcode", "gptj", "openai-gpt")},
     "codegen": {**_NAMES, **_TOKENS, **_STILL, "n_head": 4},
     "gpt_neo": {"hidden_size": 48, "num_layers": 3, "num_heads": 6, "max_position_embeddings": 64, **_TOKENS},
     "dbrx": {"d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 64, **_TOKENS},
@@ -275,6 +336,7 @@ BASES = {
 }
 
 CLASSIC = {
+    "openai-gpt": {"tied": {}, "untied_relu": {**_UNTIED, "afn": "relu"}, "silu": {"afn": "swish", "n_positions": 48}},
     "gpt_bigcode": {
         "mqa": {},
         "mha_untied": {**_UNTIED, "multi_query": False, "n_inner": 40, "scale_attn_weights": False},
@@ -303,6 +365,9 @@ CLASSIC = {
         "11b": {"new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 40},
         "sequential": {"parallel_attn": False, "multi_query": False, "rope_parameters": _LINEAR},
         "parallel_heads": {"multi_query": False, "bias": True},
+        "rw": {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True},
+        "rw_parallel": {"alibi": True, "num_attention_heads": 8, **_UNTIED},
+        "rw_grouped": {"alibi": True, "new_decoder_architecture": True, "num_kv_heads": 2},
     },
     "phi": {
         "normed": {"qk_layernorm": True},

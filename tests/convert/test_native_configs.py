@@ -177,8 +177,8 @@ def test_no_family_fits():
 
 
 def test_a_type_left_out_says_why():
-    with pytest.raises(ValueError, match="'phimoe' cannot be converted: no toggle means the sparsemixer router"):
-        config_to_native(VariantsConfig(), "phimoe")
+    with pytest.raises(ValueError, match="'jetmoe' cannot be converted: no toggle means experts for queries"):
+        config_to_native(VariantsConfig(), "jetmoe")
     assert not set(LEFT_OUT) & set(family_names())
     assert set(LEFT_OUT) <= set(CONFIG_MAPPING)
 
@@ -198,6 +198,9 @@ def test_an_unknown_family_names_the_nearest():
 
 
 # ---- native configs that ours cannot mean ----
+_LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscale": 1.0, "long_mscale": 1.0}
+
+
 @pytest.mark.parametrize(
     ("family", "name", "changes", "reason"),
     [
@@ -213,7 +216,15 @@ def test_an_unknown_family_names_the_nearest():
         ("llama", "linear", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ("granite_swa", "pattern", {"layer_rope_theta": [1e4, 1e4, 2e4]}, "layer_rope_theta.*sliding_attention"),
         ("cohere2_moe", "sigmoid_rms", {"shared_expert_combination_strategy": "average"}, "strategy.*average"),
-        ("falcon", "7b", {"alibi": True}, "alibi.*bfloat16"),
+        ("phimoe", "balanced", {"rope_parameters": {**_LINEAR}}, "rope_parameters.*short_mscale"),
+        ("phimoe", "balanced", {"input_jitter_noise": 0.1}, "input_jitter_noise.*noise"),
+        ("ministral3", "yarn", {"rope_parameters": _LINEAR}, "rope_parameters.*llama_4_scaling_beta"),
+        ("llama4_text", "chunks", {"attention_chunk_size": None}, "attention_chunk_size.*fails"),
+        ("llama4_text", "chunks", {"layer_types": ["sliding_attention"] * 3}, "layer_types.*no mask"),
+        ("afmoe", "pattern", {"num_shared_experts": 0}, "num_shared_experts.*at least 1"),
+        ("granitemoehybrid", "experts", {"layer_types": ["linear_attention"] * 3}, "layer_types.*state-space"),
+        ("granitemoehybrid", "experts", {"shared_intermediate_size": 0}, "shared_intermediate_size.*granitemoe"),
+        ("openai-gpt", "tied", {"afn": "tanh"}, "afn='tanh'.*gelu"),
         ("falcon", "40b_biased", {"parallel_attn": False}, "new_decoder_architecture.*fails"),
         ("falcon", "sequential", {"attention_dropout": 0.1}, "attention_dropout.*one value"),
         ("cohere", "tied", {"logit_scale": None}, "logit_scale.*1.0"),

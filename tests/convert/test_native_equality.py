@@ -54,16 +54,24 @@ def test_greedy_generation(family, name):
 
 
 @every_case
-def test_loss_and_gradients(family, name):
+def test_loss_and_gradients(family, name, monkeypatch):
     native, ours = _pair(family, name)
+    if family == "phimoe":
+        # SparseMixer samples; natively one of its draws is drawn twice, which would shift all that follow
+        monkeypatch.setattr(torch.Tensor, "uniform_", lambda self, *bounds: self)
     ids = token_ids(2, 14)
     labels = ids.masked_fill(ids % 7 == 0, -100)
     ids[0, 3] = ids[1, 5] = 0  # the pad as a visible token: its row is trained in some families and frozen in others
-    expected, found = (model.train()(input_ids=ids, labels=labels).loss for model in (native, ours))
+    expected, found = (_loss(model.train(), ids, labels) for model in (native, ours))
     assert abs(found.item() - expected.item()) <= TOLERANCE
     expected.backward()
     found.backward()
     _compare_gradients(native, ours)
+
+
+def _loss(model, ids, labels):
+    torch.manual_seed(0)
+    return model(input_ids=ids, labels=labels).loss
 
 
 def _compare_gradients(native, ours):

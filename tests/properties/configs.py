@@ -40,6 +40,10 @@ def attention(draw):
     if "chunked_attention" in keys["layer_types"]:
         keys["attention_chunk_size"] = draw(st.sampled_from([2, 5, 30]))
     scale = draw(st.sampled_from([{}, {"query_pre_attn_scalar": 20}, {"attention_multiplier": 0.2}]))
+    if draw(switch):
+        keys |= {"attn_temperature_tuning": True, "attn_temperature_layers": draw(words("attn_temperature_layers"))}
+        keys |= {"floor_scale": 3, "attn_temperature_offset": draw(st.sampled_from([0, 1]))}
+    qk_norm = draw(words("qk_norm"))
     return {
         **keys,
         **scale,
@@ -47,7 +51,9 @@ def attention(draw):
         "attention_out_bias": draw(maybe(switch)),
         "attn_logit_softcapping": draw(maybe(st.just(3.0))),
         "attention_sinks": draw(switch),
-        "qk_norm": draw(words("qk_norm")),
+        "qk_norm": qk_norm,
+        "qk_norm_layers": "all" if qk_norm == "none" else draw(words("qk_norm_layers")),
+        "attn_output_gate": draw(words("attn_output_gate")),
         "qk_norm_after_rope": draw(switch),
         "clip_qkv": draw(maybe(st.just(0.5))),
         "scale_attn_by_inverse_layer_idx": draw(switch),
@@ -64,6 +70,8 @@ def rope(draw, width):
         rope["original_max_position_embeddings"] = ORIGINAL
     if kind == "llama3":
         rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    if kind == "longrope" and draw(switch):
+        rope |= {"short_mscale": 1.1, "long_mscale": 1.3}
     if kind == "longrope":
         pairs = range(width // 2)
         rope |= {"short_factor": [1.0 + 0.1 * i for i in pairs], "long_factor": [1.0 + i for i in pairs]}
@@ -80,6 +88,8 @@ def positions(draw, keys):
     chosen = {"position_embedding_type": scheme}
     if scheme in ("learned", "sinusoidal", "sinusoidal_halves"):
         chosen["position_embedding_offset"] = draw(st.sampled_from([0, 2]))
+    if scheme == "alibi":
+        chosen["alibi_scaled_bf16"] = draw(switch)
     if scheme != "rope":
         return chosen
     # a partial rotation keeps more than one pair of dimensions, of 12 as of 8
@@ -124,6 +134,7 @@ def feed_forward(draw):
         "n_group": groups,
         "topk_group": draw(st.integers(1, groups)),
         "router_bias": draw(switch),
+        "apply_router_weight_on_input": draw(switch),
         "expert_bias": draw(switch),
         "router_balance": balance,
         "router_aux_loss_coef": draw(st.sampled_from([None, 0.01])) if balance != "none" else None,

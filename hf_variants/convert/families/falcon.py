@@ -1,12 +1,13 @@
 """Falcon: three block layouts (7B and 11B parallel under one norm, 40B under two, RW sequential), q, k, v fused by group.
 
-Without ALiBi `attention_dropout` never reaches the scores natively, so it stays native.
+Without ALiBi `attention_dropout` never reaches the scores natively, so it stays native. With it the bias is the one of the
+default backend, `sdpa`: slopes and heights in bfloat16, scaled with the scores (`eager` adds it twice).
 """
 
 from hf_variants.convert.classic_maps import fused_qkv
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same
 from hf_variants.convert.registry import Family
-from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, rope
+from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, NO_POSITIONS, read_flat_rope, written_flat_rope
 from hf_variants.convert.weight_rules import keep, only_if, rename
 
 _BLOCK, _OURS = "transformer.h.*.", "model.layers.*."
@@ -33,6 +34,21 @@ def _write_layout(config):
     return {"new_decoder_architecture": True, "num_kv_heads": kv_heads, "num_ln_in_parallel_attn": norms}
 
 
+_ALIBI = {**NO_POSITIONS, "position_embedding_type": "alibi", "alibi_scaled_bf16": True}
+
+
+def _read_positions(native):
+    if native.alibi:
+        return {**_ALIBI, "attention_dropout": native.attention_dropout}
+    return read_flat_rope(native)
+
+
+def _write_positions(config):
+    alibi = config.position_embedding_type == "alibi"
+    dropout = {"attention_dropout": config.attention_dropout} if alibi else {}
+    return {"alibi": alibi, "rope_parameters": written_flat_rope(config), **dropout}
+
+
 def _has_two_norms(config):
     return config.norm_placement == "parallel_two_norms"
 
@@ -55,12 +71,6 @@ FAMILY = Family(
         Always(norm_type="layernorm", mlp_type="plain"),
         Both(lambda native: dict.fromkeys(_BIASES, native.bias), lambda config: {"bias": config.mlp_bias}),
         Refuse(
-            "alibi",
-            lambda native: native.alibi,
-            "natively its slopes are rounded to bfloat16, scaled with the scores, and added once or twice depending on "
-            "the attention backend",
-        ),
-        Refuse(
             "new_decoder_architecture",
             _fails,
             "natively this combination of parallel_attn, multi_query, num_kv_heads and num_ln_in_parallel_attn fails",
@@ -70,7 +80,7 @@ FAMILY = Family(
             lambda native: not native.parallel_attn and native.attention_dropout != native.hidden_dropout,
             "in sequential blocks it acts on the branch in place of hidden_dropout; set both to one value",
         ),
-        rope(),
+        Both(_read_positions, _write_positions),
         Both(_read_layout, _write_layout),
     ],
     weights=[
