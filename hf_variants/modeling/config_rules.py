@@ -287,8 +287,8 @@ EXPERT_RULES = [
     Rule(
         "sparsemixer chooses by its logits alone",
         lambda c: c.router_scoring == "sparsemixer" and (c.n_group > 1 or c.router_balance == "bias"),
-        "router_scoring='sparsemixer' compares raw logits, which neither groups nor a selection bias enter: use n_group=1, not "
-        "{c.n_group}, and a router_balance from ['none', 'aux_loss'], not {c.router_balance!r}",
+        "router_scoring='sparsemixer' compares raw logits, which neither groups nor a selection bias enter: use n_group=1, "
+        "not {c.n_group}, and a router_balance from ['none', 'aux_loss'], not {c.router_balance!r}",
     ),
     Rule(
         "sparsemixer's rivals are near",

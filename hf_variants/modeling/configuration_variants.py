@@ -70,8 +70,8 @@ class VariantsConfig(PreTrainedConfig):
             `qk_norm="full"` (OLMoE), before any norm of heads (OLMo, DBRX).
         attn_output_gate: the heads are gated by a projection of the layer's input, `gate_proj`, before `o_proj`.
         attn_temperature_tuning: queries of `attn_temperature_layers` are multiplied by
-            1 + attn_scale * log(1 + floor((position + attn_temperature_offset) / floor_scale)), the position counted within the
-            document (Nakanishi 2025, arXiv:2501.19399, as in Llama 4 and Ministral 3).
+            1 + attn_scale * log(1 + floor((position + attn_temperature_offset) / floor_scale)), the position counted within
+            the document (Nakanishi 2025, arXiv:2501.19399, as in Llama 4 and Ministral 3).
         alibi_scaled_bf16: ALiBi as Falcon-RW has it: slopes, positions and their products rounded to bfloat16, and multiplied
             by the scale of the scores.
         q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
@@ -83,7 +83,8 @@ class VariantsConfig(PreTrainedConfig):
         num_shared_experts: always-on experts, built as one network of `shared_expert_intermediate_size` (None gives their
             number times moe_intermediate_size); `shared_expert_gate` scales it by a sigmoid (Qwen2-MoE).
         apply_router_weight_on_input: router weights multiply what enters an expert, not what leaves it (Llama 4).
-        sparsemixer_jitter_eps: rivals further than twice this, relative to the best logit, are out of a round of `sparsemixer`.
+        sparsemixer_jitter_eps: rivals further than twice this from the best logit, relative to the larger of the two, are out
+            of a round of `sparsemixer`.
         norm_topk_prob: whether the weights of the chosen experts are divided by their sum; None gives True, but False for
             `router_scoring="sparsemixer"`.
         router_aux_loss_coef: None gives 0.001 under `router_balance="aux_loss"`, else 0.

@@ -109,8 +109,8 @@ def _two_best_experts(grouped):
     return grouped.topk(2, dim=-1).values.sum(dim=-1)
 
 
-# router_scoring -> choice of weights and indices, scores of the logits, score of a group (DeepSeek-V2: its best expert; V3: the
-# sum of its two best)
+# router_scoring -> choice of weights and indices, scores of the logits, score of a group (DeepSeek-V2: its best expert;
+# V3: the sum of its two best)
 ROUTERS = {
     "softmax": (_choose_best_scores, _softmax_scores, _best_expert),
     "sigmoid": (_choose_best_scores, _sigmoid_scores, _two_best_experts),

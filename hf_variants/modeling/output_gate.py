@@ -20,8 +20,8 @@ def head_gate(self, out, hidden_states):
     return (out * torch.sigmoid(self.gate_proj(hidden_states)).unsqueeze(-1)).flatten(2)
 
 
-# attn_output_gate -> (outputs of `gate_proj` of a number of heads of a width, (attention, heads [B, Q, heads, D], its input) ->
-# [B, Q, heads * D])
+# attn_output_gate -> (number of outputs of `gate_proj` for heads of a width,
+#                      attention, its heads [B, Q, heads, D] and its input -> [B, Q, heads * D])
 OUTPUT_GATES = {
     "none": (lambda heads, width: 0, no_gate),
     "channel": (lambda heads, width: heads * width, channel_gate),

@@ -112,7 +112,7 @@ def alibi_slopes(num_heads, device=None):
 class QueryTemperature:
     """A factor per query that grows with its position: 1 + scale * log(1 + floor((position + offset) / floor_scale)).
 
-    Keeps attention sharp over long contexts (Nakanishi 2025, arXiv:2501.19399, in the stepped form of Llama 4 and Ministral 3).
+    Keeps attention sharp over long contexts (Nakanishi 2025, arXiv:2501.19399; stepped as in Llama 4 and Ministral 3).
     """
 
     def __init__(self, scale, floor_scale, offset):
