@@ -86,6 +86,18 @@ TOGGLES = {
     "residual multiplier": {"residual_multiplier": 0.5},
     "final soft-cap": {"final_logit_softcapping": 10.0},
     "tied head": {"tie_word_embeddings": True},
+    "head transform": {"lm_head_act": "gelu"},
+    "narrow embedding": {"embedding_size": 16},
+    "no first norm": {"first_attention_norm": False},
+    "token types": {"is_causal": False, "type_vocab_size": 2},
+    "positions of ids": {
+        "is_causal": False,
+        "position_embedding_type": "learned",
+        "position_source": "input_ids",
+        "position_embedding_offset": 1,
+        "pad_token_id": 0,
+    },
+    "pooler": {"is_causal": False, "pooler": True},
 }
 
 

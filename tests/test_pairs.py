@@ -35,7 +35,9 @@ def check(keys):
             first = model(ids[:, :CACHED], use_cache=True)
             rest = model(ids[:, CACHED:], past_key_values=first.past_key_values, use_cache=True).last_hidden_state
             assert (rest - whole[:, CACHED:]).abs().max() < 1e-5 * max(1.0, whole.abs().max().item())
-    model.train()(ids).last_hidden_state.square().mean().backward()
+    out = model.train()(ids)
+    states = [out[name] for name in ("last_hidden_state", "pooler_output") if name in out]
+    sum(state.square().mean() for state in states).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 

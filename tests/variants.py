@@ -3,6 +3,7 @@
     from tests.variants import TOGGLES, tiny, build, randomise
 
 `TOGGLES` maps a name to `VariantsConfig` keywords on top of `BASE`; its groups (`ATTENTION`, `POSITIONS`, ...) are dicts too.
+`ENCODERS` holds those that need a bidirectional stack.
 `tiny(name, **overrides)` gives the config, `build(config)` a randomised fp32 model in eval mode.
 """
 
@@ -192,6 +193,7 @@ NORM = {
     "layernorm_fp32_weight": {"norm_type": "layernorm", "norm_weight_in_fp32": True},
     "no_final_norm": {"final_norm": False},
     "embedding_norm": {"embedding_norm": True},
+    "no_first_norm": {"first_attention_norm": False},
 }
 
 FEED_FORWARD = {
@@ -240,14 +242,58 @@ OUTPUT = {
     "logits_scaling": {"logits_scaling": 4.0},
     "embedding_multiplier": {"embedding_multiplier": 5.7},
     "embedding_multiplier_ids": {"embedding_multiplier": 5.7, "embedding_multiplier_scope": "input_ids"},
+    "narrow_embedding": {"embedding_size": 20, "embedding_norm": True},
+    "narrow_learned": {"embedding_size": 20, "position_embedding_type": "learned"},
+    "narrow_sinusoidal": {"embedding_size": 20, "position_embedding_type": "sinusoidal"},
+    "narrow_tied": {"embedding_size": 20, "lm_head_act": "gelu", "tie_word_embeddings": True},
+    "head_transform": {"lm_head_act": "gelu", "lm_head_transform_bias": False},
+}
+
+# what only a bidirectional stack has
+BIDIRECTIONAL = {"is_causal": False, "norm_type": "layernorm"}
+BERT = {
+    **{"position_embedding_type": "learned", "norm_placement": "post_ln", "embedding_norm": True, "type_vocab_size": 2},
+    **{"mlp_type": "plain", "hidden_act": "gelu", "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+    **{"lm_head_act": "gelu", "lm_head_bias": True, "tie_word_embeddings": True, "pooler": True, "task_head": "pooler"},
+}
+OF_IDS = {"position_embedding_type": "learned", "position_source": "input_ids", "position_embedding_offset": 1}
+ENCODERS = {
+    "token_types": {**BIDIRECTIONAL, "type_vocab_size": 3},
+    "positions_of_ids": {**BIDIRECTIONAL, **OF_IDS},
+    "bert": {**BIDIRECTIONAL, **BERT},
+    "roberta": {
+        **BIDIRECTIONAL,
+        **BERT,
+        **OF_IDS,
+        "type_vocab_size": 1,
+        "task_head": "dropped_dense",
+        "classifier_act": "tanh",
+    },
+    "electra": {
+        **BIDIRECTIONAL,
+        **BERT,
+        "embedding_size": 20,
+        "task_head": "dense",
+        "classifier_act": "gelu",
+        "pooler": False,
+    },
+    "modernbert": {
+        **{**BIDIRECTIONAL, **ALTERNATING, "norm_bias": False, "first_attention_norm": False, "embedding_norm": True},
+        **{"lm_head_act": "gelu", "lm_head_transform_bias": False, "task_head": "transform", "classifier_pooling": "mean"},
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    },
+    "eurobert": {**BIDIRECTIONAL, "task_head": "dense", "classifier_act": "gelu", "classifier_pooling": "late"},
 }
 
 TOGGLES = {**ATTENTION, **POSITIONS, **TOPOLOGY, **NORM, **FEED_FORWARD, **MOE, **OUTPUT}
 
 
 def tiny(name, **overrides):
-    """The config of `TOGGLES[name]`, with `overrides`."""
-    return VariantsConfig(**{**BASE, **TOGGLES[name], **overrides})
+    """The config of `TOGGLES[name]` or `ENCODERS[name]`, with `overrides`."""
+    return VariantsConfig(**{**BASE, **{**TOGGLES, **ENCODERS}[name], **overrides})
 
 
 def build(config, model_class=None, seed=0):

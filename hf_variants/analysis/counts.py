@@ -31,7 +31,8 @@ class ParameterCounts:
     """Unique parameters of a config.
 
     Attributes:
-        total: all of them; equals `sum(p.numel() for p in model.parameters())` of `VariantsForCausalLM`.
+        total: all of them; equals `sum(p.numel() for p in model.parameters())` of the language model of the config:
+            `VariantsForCausalLM`, or `VariantsForMaskedLM` where `is_causal=False` (`head_sizes.py` has the other heads).
         active: those that one token meets: the dense part, `num_experts_per_tok` routed experts and the shared ones.
         parts: total by part, in the order of the forward pass. A tied head has no entry of its own.
         active_parts: the same for the active ones.
@@ -46,8 +47,8 @@ class ParameterCounts:
 
     @property
     def non_embedding(self):
-        """Total without the input embedding and position tables (and so without a tied head)."""
-        return self.total - self.parts.get("embedding", 0) - self.parts.get("positions", 0)
+        """Total without the tables of tokens, positions and types (and so without a tied head)."""
+        return self.total - sum(self.parts.get(table, 0) for table in ("embedding", "positions", "token_types"))
 
 
 def linear_size(inputs, outputs, bias=False):
@@ -155,35 +156,54 @@ def layer_sizes(config, plan, experts=None):
         sizes["router"] = router_size(config)
         sizes["experts"] = mlp_size(config, plan.intermediate_size, config.expert_bias) * times
         sizes["shared_experts"] = shared_experts_size(config)
-    sizes["norms"] = norm_size(config, config.hidden_size) * NORMS_PER_LAYER[plan.topology]
+    without_first = plan.index == 0 and not config.first_attention_norm
+    sizes["norms"] = norm_size(config, config.hidden_size) * (NORMS_PER_LAYER[plan.topology] - without_first)
     return sizes
+
+
+def transform_size(config):
+    """The dense layer and norm before the language-model head."""
+    if config.lm_head_act is None:
+        return Size()
+    width = config.embedding_size
+    return linear_size(config.hidden_size, width, config.lm_head_transform_bias) + norm_size(config, width)
+
+
+def embedding_projection_size(config):
+    """The projection from the width of the tables to that of the layers."""
+    width, hidden = config.embedding_size, config.hidden_size
+    return Size() if width == hidden else linear_size(width, hidden, bias=True)
 
 
 def lm_head_size(config):
     """The output projection as it is multiplied, whether or not its matrix is the embedding's."""
-    return linear_size(config.hidden_size, config.vocab_size, config.lm_head_bias)
+    width = config.hidden_size if config.lm_head_act is None else config.embedding_size
+    return linear_size(width, config.vocab_size, config.lm_head_bias)
 
 
 def _outer_sizes(config):
     """Sizes of what stands outside the layers: (before, after)."""
-    hidden = config.hidden_size
+    hidden, width = config.hidden_size, config.embedding_size
     table = config.max_position_embeddings + config.position_embedding_offset
     head = lm_head_size(config)
     before = {
-        "embedding": Size(0, config.vocab_size * hidden),
-        "positions": Size(0, table * hidden if config.position_embedding_type == "learned" else 0),
-        "norms": norm_size(config, hidden) if config.embedding_norm else Size(),
+        "embedding": Size(0, config.vocab_size * width),
+        "positions": Size(0, table * width if config.position_embedding_type == "learned" else 0),
+        "token_types": Size(0, config.type_vocab_size * width),
+        "embedding_projection": embedding_projection_size(config),
+        "norms": norm_size(config, width) if config.embedding_norm else Size(),
     }
     after = {
         "norms": norm_size(config, hidden) if config.final_norm else Size(),
+        "head_transform": transform_size(config),
         "lm_head": Size(0, head.vector) if config.tie_word_embeddings else head,
     }
     return before, after
 
 
 PART_ORDER = (
-    *("embedding", "positions", "attention", "dense_mlp"),
-    *("router", "experts", "shared_experts", "norms", "lm_head"),
+    *("embedding", "positions", "token_types", "embedding_projection", "attention", "dense_mlp"),
+    *("router", "experts", "shared_experts", "norms", "head_transform", "lm_head"),
 )
 
 
@@ -198,7 +218,7 @@ def _collect(config, experts):
 
 
 def count_parameters(config):
-    """Parameters of the causal language model of `config`, as `ParameterCounts`.
+    """Parameters of the language model of `config`, as `ParameterCounts`.
 
     How obtained: from the config's layer plan alone; the tests compare with the model's own tensors for every toggle.
     """

@@ -113,6 +113,9 @@ def _extras(config):
         "attention sinks": config.attention_sinks,
         "tied head": config.tie_word_embeddings,
         "embedding norm": config.embedding_norm,
+        f"{config.type_vocab_size} token types": config.type_vocab_size > 0,
+        f"tables {config.embedding_size} wide": config.embedding_size != config.hidden_size,
+        "pooler": config.pooler,
     }
     return ", ".join(name for name, on in flags.items() if on) or "none"
 

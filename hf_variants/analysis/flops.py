@@ -6,7 +6,7 @@ embedding lookup is no product; the attention term counts the pairs a query can 
 
 from dataclasses import dataclass, field
 
-from .counts import Size, layer_sizes, lm_head_size
+from .counts import Size, embedding_projection_size, layer_sizes, lm_head_size, transform_size
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def flops_per_token(config, length=None, mode="prefill"):
         for part, size in layer_sizes(config, plan, config.num_experts_per_tok).items():
             parts[part] = parts.get(part, 0) + _products(size)
         parts["attention"] += _key_norm_products(config, plan)
+    parts["embedding_projection"] = _products(embedding_projection_size(config))
+    parts["head_transform"] = _products(transform_size(config))
     parts["lm_head"] = _products(lm_head_size(config))
     parts = {part: flops for part, flops in parts.items() if flops}
     return FlopCounts(sum(parts.values()), length, mode, parts)

@@ -15,7 +15,7 @@ _SHAPE = (
     *("head_dim", "max_position_embeddings", "initializer_range", "norm_eps", "pad_token_id"),
 )
 # Fields that others follow where those are left unset.
-_FOLLOWED = ("attention_bias", "norm_type", "norm_affine", "norm_placement", "num_experts")
+_FOLLOWED = ("is_causal", "attention_bias", "norm_type", "norm_affine", "norm_placement", "num_experts")
 _UNSEEN = {
     *(*_SHAPE, "bos_token_id", "eos_token_id", "use_cache", "native", "tie_word_embeddings", "freeze_pad_embedding"),
     *("num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor", "shared_expert_intermediate_size"),

@@ -12,29 +12,26 @@ import jinja2
 import transformers
 
 from ..analysis import count_parameters, describe
+from ..analysis.head_sizes import row_classifier_size, span_size, stack_head_size, token_classifier_size
 from ..modeling.configuration_variants import VariantsConfig
 
 TEMPLATE = Path(__file__).with_name("card.jinja")
-# Class -> (Auto class, pipeline tag, parameters of its head beside the stack).
+# Class -> (Auto class, pipeline tag, size of what it has beside the stack; None: what the counts say).
 HEADS = {
-    "VariantsModel": ("AutoModel", "feature-extraction", lambda c: 0),
+    "VariantsModel": ("AutoModel", "feature-extraction", stack_head_size),
     "VariantsForCausalLM": ("AutoModelForCausalLM", "text-generation", None),
     "VariantsForMaskedLM": ("AutoModelForMaskedLM", "fill-mask", None),
     "VariantsForSequenceClassification": (
         "AutoModelForSequenceClassification",
         "text-classification",
-        lambda c: c.hidden_size * c.num_labels,
+        row_classifier_size,
     ),
     "VariantsForTokenClassification": (
         "AutoModelForTokenClassification",
         "token-classification",
-        lambda c: (c.hidden_size + 1) * c.num_labels,
+        token_classifier_size,
     ),
-    "VariantsForQuestionAnswering": (
-        "AutoModelForQuestionAnswering",
-        "question-answering",
-        lambda c: (c.hidden_size + 1) * 2,
-    ),
+    "VariantsForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering", span_size),
 }
 _SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 # Shown in the table of layers, elsewhere on the card, or no choice of architecture.
@@ -86,7 +83,8 @@ def head_of(model):
 def parameters_of(model):
     """(total, active per token) of the model with its own head, from the config."""
     counts, (_, _, head) = count_parameters(model.config), head_of(model)
-    change = 0 if head is None else head(model.config) - counts.parts.get("lm_head", 0)
+    ours = sum(counts.parts.get(part, 0) for part in ("lm_head", "head_transform"))
+    change = 0 if head is None else head(model.config).total - ours
     return {"total": counts.total + change, "active": counts.active + change}
 
 

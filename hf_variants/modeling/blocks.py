@@ -50,6 +50,8 @@ class VariantsDecoderLayer(GradientCheckpointingLayer):
         self.mlp = build_mlp(config, plan)
         for name in self.norms:
             setattr(self, name, build_norm(config, config.hidden_size))
+        if plan.index == 0 and not config.first_attention_norm:
+            self.input_layernorm = nn.Identity()
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.scale = nn.Identity() if config.residual_multiplier == 1 else Scale(config.residual_multiplier)
 

@@ -52,6 +52,11 @@ def _rope_dims(c):
 
 
 SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
+DROPOUTS = (
+    *("attention_dropout", "hidden_dropout", "embedding_dropout"),
+    *("classifier_dropout", "token_classifier_dropout", "qa_dropout"),
+)
+DENSE_HEADS = ("dense", "dropped_dense")
 
 SHAPE_RULES = [
     *(_positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
@@ -60,7 +65,7 @@ SHAPE_RULES = [
     *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
     *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
     *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
-    *(_positive(name) for name in ("clip_qkv", "floor_scale")),
+    *(_positive(name) for name in ("clip_qkv", "floor_scale", "embedding_size")),
     Rule(
         "heads are whole groups",
         lambda c: c.num_attention_heads % c.num_key_value_heads != 0,
@@ -74,9 +79,10 @@ SHAPE_RULES = [
     ),
     Rule(
         "dropouts are probabilities",
-        lambda c: not all(0 <= p < 1 for p in (c.attention_dropout, c.hidden_dropout, c.embedding_dropout)),
-        "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout} and "
-        "embedding_dropout={c.embedding_dropout} must each lie in [0, 1)",
+        lambda c: not all(0 <= (getattr(c, name) or 0) < 1 for name in DROPOUTS),
+        "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout}, embedding_dropout={c.embedding_dropout}, "
+        "classifier_dropout={c.classifier_dropout}, token_classifier_dropout={c.token_classifier_dropout} and "
+        "qa_dropout={c.qa_dropout} must each lie in [0, 1)",
     ),
     Rule(
         "special tokens lie in the vocabulary",
@@ -241,14 +247,15 @@ POSITION_RULES = [
     ),
     Rule(
         "sinusoids are pairs",
-        lambda c: c.position_embedding_type in SINUSOIDAL and c.hidden_size % 2,
-        "position_embedding_type={c.position_embedding_type!r} pairs sines with cosines: hidden_size={c.hidden_size} is odd",
+        lambda c: c.position_embedding_type in SINUSOIDAL and c.embedding_size % 2,
+        "position_embedding_type={c.position_embedding_type!r} pairs sines with cosines: embedding_size={c.embedding_size} "
+        "(hidden_size where it is not set) is odd",
     ),
     Rule(
         "halved sinusoids have frequencies between two ends",
-        lambda c: c.position_embedding_type == "sinusoidal_halves" and c.hidden_size < 4,
-        "position_embedding_type='sinusoidal_halves' spaces its frequencies over hidden_size / 2 - 1 steps, but hidden_size="
-        "{c.hidden_size}; use at least 4",
+        lambda c: c.position_embedding_type == "sinusoidal_halves" and c.embedding_size < 4,
+        "position_embedding_type='sinusoidal_halves' spaces its frequencies over embedding_size / 2 - 1 steps, but "
+        "embedding_size={c.embedding_size} (hidden_size where it is not set); use at least 4",
     ),
     Rule(
         "dynamic needs room",
@@ -403,7 +410,83 @@ NORM_RULES = [
     ),
 ]
 
-RULES = SHAPE_RULES + LAYER_RULES + ATTENTION_RULES + POSITION_RULES + FEED_FORWARD_RULES + EXPERT_RULES + NORM_RULES
+ENCODER_RULES = [
+    _only_with("pooler", "is_causal", False, False),
+    Rule(
+        "token types are counted from zero",
+        lambda c: c.type_vocab_size < 0,
+        "type_vocab_size={c.type_vocab_size} must not be negative; use 0 for no table of types",
+    ),
+    Rule(
+        "token types need an encoder",
+        lambda c: c.type_vocab_size > 0 and c.is_causal,
+        "type_vocab_size={c.type_vocab_size} needs is_causal=False: generation does not say which type a new token has; use "
+        "type_vocab_size=0",
+    ),
+    Rule(
+        "positions of ids need what they are counted by",
+        lambda c: (
+            c.position_source == "input_ids"
+            and (
+                c.position_embedding_type != "learned"
+                or c.position_embedding_offset < 1
+                or c.pad_token_id is None
+                or c.is_causal
+            )
+        ),
+        "position_source='input_ids' counts ids that are no pads and gives a pad the row before the first: it needs "
+        "position_embedding_type='learned' (is {c.position_embedding_type!r}), position_embedding_offset >= 1 (is "
+        "{c.position_embedding_offset}), a pad_token_id (is {c.pad_token_id}) and is_causal=False (is {c.is_causal}); use "
+        "position_source='attention_mask'",
+    ),
+    Rule(
+        "the first norm to leave out is that of pre",
+        lambda c: not c.first_attention_norm and c.norm_placement != "pre",
+        "first_attention_norm=False leaves the first norm of norm_placement='pre' out, but norm_placement="
+        "{c.norm_placement!r}; use first_attention_norm=True",
+    ),
+    Rule(
+        "tied tables have one width",
+        lambda c: c.tie_word_embeddings and c.embedding_size != c.hidden_size and c.lm_head_act is None,
+        "tie_word_embeddings=True needs a head as wide as the embedding, but embedding_size={c.embedding_size} and "
+        "hidden_size={c.hidden_size}; set lm_head_act, whose layer hands on embedding_size channels, or "
+        "tie_word_embeddings=False",
+    ),
+    Rule(
+        "the bias of the transform needs the transform",
+        lambda c: not c.lm_head_transform_bias and c.lm_head_act is None,
+        "lm_head_transform_bias=False has no effect with lm_head_act=None; set lm_head_act",
+    ),
+    Rule(
+        "a dense task head has its activation",
+        lambda c: (c.task_head in DENSE_HEADS) != (c.classifier_act is not None),
+        "classifier_act={c.classifier_act!r} is the activation of task_head 'dense' and 'dropped_dense', but task_head="
+        "{c.task_head!r}; set both, or leave classifier_act at None",
+    ),
+    Rule(
+        "the pooler head needs the pooler",
+        lambda c: c.task_head == "pooler" and not (c.pooler and c.classifier_pooling == "first"),
+        "task_head='pooler' classifies what the pooler makes of the first token, but pooler={c.pooler} and "
+        "classifier_pooling={c.classifier_pooling!r}; set pooler=True and classifier_pooling='first'",
+    ),
+    Rule(
+        "the transform head needs the transform",
+        lambda c: c.task_head == "transform" and (c.lm_head_act is None or c.embedding_size != c.hidden_size),
+        "task_head='transform' takes the layer of the language-model head, but lm_head_act={c.lm_head_act!r} and "
+        "embedding_size={c.embedding_size} (hidden_size={c.hidden_size}); set lm_head_act, and leave embedding_size unset",
+    ),
+    Rule(
+        "a causal row is read at its end",
+        lambda c: c.is_causal and c.classifier_pooling == "first",
+        "classifier_pooling='first' with is_causal=True classifies a token that has seen nothing but itself; choose from "
+        "['last', 'mean', 'late']",
+    ),
+]
+
+RULES = [
+    *(*SHAPE_RULES, *LAYER_RULES, *ATTENTION_RULES, *POSITION_RULES),
+    *(*FEED_FORWARD_RULES, *EXPERT_RULES, *NORM_RULES, *ENCODER_RULES),
+]
 
 
 def check_rules(config):

@@ -34,7 +34,7 @@ _LIBRARY_KEYS = {
     *("name_or_path", "model_type", "output_attentions", "attn_implementation", "experts_implementation", "use_cache"),
     *("_commit_hash", "tie_last_hidden_states", "task_specific_params", "base_model_prefix", "finetuning_task"),
     *("output_router_logits", "custom_pipelines", "per_layer_config", "trust_remote_code", "code_revision"),
-    *("classifier_dropout", "pretraining_tp", "compression_config", "tokenizer_class", "processor_class", "loss_type"),
+    *("pretraining_tp", "compression_config", "tokenizer_class", "processor_class", "loss_type"),
     *("gradient_checkpointing", "distributed_config", "fusion_config"),
 }
 
@@ -94,6 +94,18 @@ class VariantsConfig(PreTrainedConfig):
         freeze_pad_embedding: the input row of `pad_token_id` starts at zero and gets no gradient, as in Llama; not so by
             default, for where the pad is also the end of text its row would never be trained.
         logits_scaling: logits are divided by it (Granite). residual_multiplier: branch outputs are multiplied by it.
+        type_vocab_size: rows of the table of token types; 0 for none (BERT).
+        embedding_size: width of the tables before the first layer; where it is not hidden_size, a projection follows their
+            norm and dropout (ELECTRA).
+        first_attention_norm: False leaves the norm before the first attention out (ModernBERT).
+        pooler: whether `VariantsModel` has BERT's pooler, tanh of a dense layer on the first real token.
+        lm_head_act: activation of a dense layer with a norm before the language-model head (BERT); None for no such layer.
+            lm_head_transform_bias: whether that layer has a bias.
+        classifier_act: activation inside `task_head` "dense" and "dropped_dense".
+        classifier_pooling: None gives "last" for a causal stack, else "first".
+        classifier_dropout, token_classifier_dropout: before the classifiers of rows and of tokens. None gives
+            hidden_dropout (for tokens: classifier_dropout where that is set), and none before a "linear" classifier of rows.
+        qa_dropout: before the head that answers questions.
 
     Raises:
         ValueError: naming field, value, reason and choices, for an unknown key, a wrong type, an unknown choice, or a pair
@@ -179,6 +191,7 @@ class VariantsConfig(PreTrainedConfig):
     no_rope_layers: list | None = None
     position_embedding_offset: int = 0
     alibi_scaled_bf16: bool = False
+    position_source: str = "attention_mask"
     # feed-forward and experts
     mlp_type: str = "gated"
     swiglu_limit: float | None = None
@@ -219,10 +232,23 @@ class VariantsConfig(PreTrainedConfig):
     residual_multiplier: float = 1.0
     final_logit_softcapping: float | None = None
     logits_scaling: float = 1.0
+    # encoders and heads
+    type_vocab_size: int = 0
+    embedding_size: int | None = None
+    first_attention_norm: bool = True
+    pooler: bool = False
+    lm_head_act: str | None = None
+    lm_head_transform_bias: bool = True
+    task_head: str = "linear"
+    classifier_act: str | None = None
+    classifier_pooling: str | None = None
     # regularisation, tokens, outputs
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
     embedding_dropout: float = 0.0
+    classifier_dropout: float | None = None
+    token_classifier_dropout: float | None = None
+    qa_dropout: float = 0.0
     pad_token_id: int | None = None
     freeze_pad_embedding: bool = False
     bos_token_id: int | None = None
@@ -258,9 +284,12 @@ class VariantsConfig(PreTrainedConfig):
             check_choice(name, getattr(self, name))
         for name in ("qk_norm_layers", "attn_output_gate", "attn_temperature_layers"):
             check_choice(name, getattr(self, name))
+        for name in ("position_source", "task_head", "classifier_pooling"):
+            check_choice(name, getattr(self, name))
         for name in ("layer_types", "mlp_layer_types"):
             _check_per_layer(self, name)
-        check_activation(self.hidden_act)
+        for name in ("hidden_act", "lm_head_act", "classifier_act"):
+            check_activation(name, getattr(self, name))
         check_rope_parameters(self)
         check_rules(self)
 
@@ -389,6 +418,10 @@ class VariantsConfig(PreTrainedConfig):
         if self.intermediate_size is None:
             width = self.hidden_size * 8 / 3 if self.mlp_type == "gated" else self.hidden_size * 4
             self.intermediate_size = -(-int(width) // 8) * 8
+        if self.embedding_size is None:
+            self.embedding_size = self.hidden_size
+        if self.classifier_pooling is None:
+            self.classifier_pooling = "last" if self.is_causal else "first"
         if self.attention_type == "mla":
             d = self.head_dim
             ratios = {
@@ -473,12 +506,12 @@ def check_choice(name, value):
         raise ValueError(f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}")
 
 
-def check_activation(name):
-    """Refuse an activation that transformers' ACT2FN does not know."""
+def check_activation(name, value):
+    """Refuse an activation that transformers' ACT2FN does not know; None is for the optional ones."""
     from transformers.activations import ACT2FN
 
-    if name not in ACT2FN:
-        raise ValueError(f"hidden_act={name!r} is unknown{nearest(name, ACT2FN)}; choose from {sorted(ACT2FN)}")
+    if value is not None and value not in ACT2FN:
+        raise ValueError(f"{name}={value!r} is unknown{nearest(value, ACT2FN)}; choose from {sorted(ACT2FN)}")
 
 
 def _check_per_layer(config, name):

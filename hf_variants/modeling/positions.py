@@ -140,14 +140,25 @@ class AlibiPositions(ConstantBuffers):
 
 
 class LearnedPositions(nn.Embedding):
-    """A trained table of `max_position_embeddings` rows (GPT-2); row = position + offset (OPT)."""
+    """A trained table of `max_position_embeddings` rows (GPT-2); row = position + offset (OPT).
+
+    Under `position_source="input_ids"` the row before the first is that of pads, and is not trained (RoBERTa).
+    """
 
     def __init__(self, config):
-        super().__init__(config.max_position_embeddings + config.position_embedding_offset, config.hidden_size)
-        self.offset = config.position_embedding_offset
+        offset, skips_pads = config.position_embedding_offset, config.position_source == "input_ids"
+        rows = config.max_position_embeddings + offset
+        super().__init__(rows, config.embedding_size, padding_idx=offset - 1 if skips_pads else None)
+        self.offset = offset
 
     def forward(self, inputs_embeds, position_ids):
         return inputs_embeds + super().forward(position_ids + self.offset)
+
+
+def positions_of_ids(input_ids, pad_token_id):
+    """Position [B, T] of each id among those of its row that are no pads; -1 for a pad (fairseq)."""
+    real = input_ids != pad_token_id
+    return real.long().cumsum(dim=1) * real - 1
 
 
 class SinusoidalPositions(ConstantBuffers):
@@ -158,12 +169,12 @@ class SinusoidalPositions(ConstantBuffers):
 
     def __init__(self, config):
         super().__init__()
-        self.hidden_size, self.offset = config.hidden_size, config.position_embedding_offset
+        self.width, self.offset = config.embedding_size, config.position_embedding_offset
         self.register_constants()
 
     def constants(self, device):
-        exponent = torch.arange(0, self.hidden_size, 2, dtype=torch.int64, device=device).to(torch.float32)
-        return {"inv_freq": 10000.0 ** (-exponent / self.hidden_size)}
+        exponent = torch.arange(0, self.width, 2, dtype=torch.int64, device=device).to(torch.float32)
+        return {"inv_freq": 10000.0 ** (-exponent / self.width)}
 
     def forward(self, inputs_embeds, position_ids):
         angles = (position_ids + self.offset).unsqueeze(-1).to(torch.float32) * self.inv_freq.to(torch.float32)
@@ -180,7 +191,7 @@ class HalvedSinusoidalPositions(SinusoidalPositions):
     """
 
     def constants(self, device):
-        half = self.hidden_size // 2
+        half = self.width // 2
         exponent = torch.arange(half, dtype=torch.int64, device=device).to(torch.float32)
         return {"inv_freq": torch.exp(exponent * -(math.log(10000) / (half - 1)))}
 

@@ -22,9 +22,10 @@ from .vocabulary import nearest
 # repo_id is None where nothing is uploaded.
 AFTER_SAVE = []
 
-# Task heads may start from random values; a language-model head is part of what was trained.
-_FRESH = ("score.", "qa_outputs.")
-_HEADS = ("lm_head.", *_FRESH)
+# Parts outside the stack; the pooler is saved under either name.
+POOLER = ("pooler.", "model.pooler.")
+TASK_PARTS = ("score.", "qa_outputs.")
+LANGUAGE_PARTS = ("lm_head.", "transform.")
 
 
 class VariantsPreTrainedModel(PreTrainedModel):
@@ -40,6 +41,10 @@ class VariantsPreTrainedModel(PreTrainedModel):
     ]
     _skip_keys_device_placement = ["past_key_values"]
     _keep_in_fp32_modules_strict = ["e_score_correction_bias"]
+    # parts that may start from random values, as task heads do: a language-model head is part of what was trained
+    _fresh_parts = ()
+    # parts of other heads, which a checkpoint may hold beside what this class has
+    _foreign_parts = (*POOLER, *TASK_PARTS, *LANGUAGE_PARTS)
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = False
@@ -158,14 +163,14 @@ def refuse_misfit(cls, source, info, may_reshape=False, only_shapes=False):
         only_shapes: missing and unexpected weights are left to the caller, who gets the report.
     """
     found = {
-        "missing": [key for key in info["missing_keys"] if not key.startswith(_FRESH)],
-        "unexpected": [key for key in info["unexpected_keys"] if not key.startswith(_HEADS)],
+        "missing": [key for key in info["missing_keys"] if not key.startswith(cls._fresh_parts)],
+        "unexpected": [key for key in info["unexpected_keys"] if not key.startswith(cls._foreign_parts)],
     }
     found = {} if only_shapes else found
     found["mis-shaped"] = [
         f"{key}: {tuple(stored)} in the file, {tuple(wanted)} by the config"
         for key, stored, wanted in info["mismatched_keys"]
-        if not (may_reshape and (only_shapes or key.startswith(_FRESH)))
+        if not (may_reshape and (only_shapes or key.startswith(cls._fresh_parts)))
     ]
     parts = [
         f"{len(keys)} {name} ({', '.join(sorted(keys)[:6])}{', ...' if len(keys) > 6 else ''})"
@@ -173,10 +178,13 @@ def refuse_misfit(cls, source, info, may_reshape=False, only_shapes=False):
         if keys
     ]
     if parts:
+        pooler = any(key.startswith(POOLER) for key in found.get("missing", ()))
+        hint = "VariantsModel and task_head='pooler' alone save a pooler: to load without it, pass pooler=False. "
         raise ValueError(
             f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Load it with the "
-            "config it was saved with, or convert it with hf_variants.convert.from_native. To take the model with random "
-            "values there, pass output_loading_info=True (and ignore_mismatched_sizes=True where shapes differ)"
+            "config it was saved with, or convert it with hf_variants.convert.from_native. "
+            f"{hint if pooler else ''}To take the model with random values there, pass output_loading_info=True (and "
+            "ignore_mismatched_sizes=True where shapes differ)"
         )
 
 

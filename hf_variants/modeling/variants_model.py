@@ -19,8 +19,10 @@ from .blocks import TOPOLOGIES, Scale
 from .kv_cache import fit_cache
 from .masks import build_mask, geometry_of, places_of
 from .norms import build_norm
-from .positions import POSITIONS, QueryTemperature, VariantsRotaryEmbedding
+from .pooling import PooledModelOutput, VariantsPooler, mean_of_tokens, real_tokens
+from .positions import POSITIONS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
 from .sequence import SequenceReader
+from .token_types import build_token_types
 from .variants_base import VariantsPreTrainedModel
 
 
@@ -38,7 +40,7 @@ class ScaledEmbedding(nn.Embedding):
 
 def build_embedding(config):
     """Token table, and the module that scales whatever enters the first layer."""
-    size = (config.vocab_size, config.hidden_size, config.pad_token_id if config.freeze_pad_embedding else None)
+    size = (config.vocab_size, config.embedding_size, config.pad_token_id if config.freeze_pad_embedding else None)
     if config.embedding_multiplier == 1:
         return nn.Embedding(*size), nn.Identity()
     if config.embedding_multiplier_scope == "input_ids":
@@ -47,15 +49,23 @@ def build_embedding(config):
 
 
 class VariantsModel(VariantsPreTrainedModel):
-    """The decoder (or, with `is_causal=False`, the encoder) without a head."""
+    """The decoder (or, with `is_causal=False`, the encoder) without a head.
 
-    def __init__(self, config):
+    Args:
+        config: a `VariantsConfig`.
+        add_pooling_layer: False leaves out the pooler that `config.pooler` asks for, as heads do that do not read it.
+    """
+
+    def __init__(self, config, add_pooling_layer=True):
         super().__init__(config)
         self.plan = config.layer_plan()
         self.embed_tokens, self.embed_scale = build_embedding(config)
         self.embed_positions = POSITIONS[config.position_embedding_type](config)
-        self.embed_norm = build_norm(config, config.hidden_size) if config.embedding_norm else nn.Identity()
+        self.embed_types = build_token_types(config)
+        self.embed_norm = build_norm(config, config.embedding_size) if config.embedding_norm else nn.Identity()
         self.embed_dropout = nn.Dropout(config.embedding_dropout)
+        widens = config.embedding_size != config.hidden_size
+        self.embed_proj = nn.Linear(config.embedding_size, config.hidden_size) if widens else nn.Identity()
         rotary = {key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys}
         self.rotary_emb = nn.ModuleDict(rotary)
         self.temperature = None
@@ -63,6 +73,7 @@ class VariantsModel(VariantsPreTrainedModel):
             self.temperature = QueryTemperature(config.attn_scale, config.floor_scale, config.attn_temperature_offset)
         self.layers = nn.ModuleList(TOPOLOGIES[plan.topology](config, plan) for plan in self.plan)
         self.norm = build_norm(config, config.hidden_size) if config.final_norm else nn.Identity()
+        self.pooler = VariantsPooler(config) if config.pooler and add_pooling_layer else None
         self.reader = SequenceReader(len(self.layers), *_length_rules(self.rotary_emb))
         # one layer of each attention kind stands for the cache sizes and the mask of its kind
         self.kinds = {plan.layer_type: plan for plan in reversed(self.plan)}
@@ -80,18 +91,20 @@ class VariantsModel(VariantsPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         use_cache: bool | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> MoeModelOutputWithPast:
+    ) -> MoeModelOutputWithPast | PooledModelOutput:
         r"""Run the stack.
 
         Args:
-            input_ids: [B, T]; or inputs_embeds: [B, T, hidden].
+            input_ids: [B, T]; or inputs_embeds: [B, T, embedding_size], which is hidden_size where it is not set.
+            token_type_ids: [B, T]; zeros when absent. Only zeros where there is no table of types.
             attention_mask: [B, tokens seen so far], 1 at real tokens; a 4D mask [B, 1, Q, K]; or one 4D mask per layer type.
             position_ids: [B, T]; counted over the real tokens when absent. Where they start again, a new document starts.
             past_key_values: a transformers `Cache`.
 
         Raises:
-            ValueError: for a position beyond a learned table, or a mask of the wrong width.
+            ValueError: for a position beyond a learned table, a token type without a row, or a mask of the wrong width.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -105,15 +118,16 @@ class VariantsModel(VariantsPreTrainedModel):
         padding = attention_mask if two_dimensional else None
         given = attention_mask is not None and not two_dimensional
         sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)
-        self._check_table(sequence.position_ids)
+        places = self.table_places(sequence, input_ids, position_ids)
         ready_made = attention_mask if given and sequence.inputs_embeds.shape[1] == q_len else None
         masks = self.masks_of(sequence, cache, ready_made)
         angles = self.angles_of(sequence)
         biases = self.biases_of(sequence, cache)
         query_scale = None if self.temperature is None else self.temperature(sequence.position_ids)
         token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
-        hidden_states = self.embed_positions(self.embed_scale(sequence.inputs_embeds), sequence.position_ids)
-        hidden_states = self.embed_dropout(self.embed_norm(hidden_states))
+        hidden_states = self.embed_types(self.embed_scale(sequence.inputs_embeds), token_type_ids)
+        hidden_states = self.embed_norm(self.embed_positions(hidden_states, places))
+        hidden_states = self.embed_proj(self.embed_dropout(hidden_states))
         for layer, plan in zip(self.layers, self.plan, strict=True):
             hidden_states = layer(
                 hidden_states,
@@ -126,7 +140,41 @@ class VariantsModel(VariantsPreTrainedModel):
                 use_cache=use_cache,
             )
         hidden_states = self.norm(hidden_states)[:, -q_len:]
-        return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=cache)
+        if self.pooler is None:
+            return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=cache)
+        pooled = self.pooler(hidden_states, token_mask)
+        return PooledModelOutput(last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=cache)
+
+    def sentence_embeddings(self, input_ids, attention_mask=None, normalize=True, **inputs):
+        """One vector per row: the mean of the last states of its real tokens (Sentence-BERT 2019, arXiv:1908.10084 §3).
+
+        Args:
+            input_ids: [B, T], one text per row. attention_mask: [B, T], 1 at real tokens; without it, ids that are not
+                `config.pad_token_id` are real.
+            normalize: divide each vector by its length, so that products are cosines.
+            inputs: further arguments of `forward` (`token_type_ids`).
+
+        Returns:
+            [B, hidden].
+
+        Raises:
+            ValueError: for position_ids, whose documents would be averaged into one vector; or where pads cannot be told.
+        """
+        if inputs.get("position_ids") is not None:
+            raise ValueError("sentence_embeddings takes one text per row and counts its positions; leave position_ids out")
+        real = real_tokens(input_ids, input_ids, attention_mask, self.config.pad_token_id)
+        states = self(input_ids, attention_mask=real.long(), **inputs).last_hidden_state
+        pooled = mean_of_tokens(states, real)
+        return nn.functional.normalize(pooled, dim=-1) if normalize else pooled
+
+    def table_places(self, sequence, input_ids, position_ids):
+        """Positions [B, T] by which a table of positions is read: those of the batch, or counted by ids (RoBERTa)."""
+        if self.config.position_source == "input_ids" and position_ids is None and input_ids is not None:
+            places = positions_of_ids(input_ids, self.config.pad_token_id)
+            self._check_table(places.clamp(min=0))
+            return places
+        self._check_table(sequence.position_ids)
+        return sequence.position_ids
 
     def masks_of(self, sequence, cache, ready_made=None):
         """One mask per attention kind in use: {layer type: boolean [B or 1, 1, Q, K] or None}."""

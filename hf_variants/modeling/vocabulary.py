@@ -49,6 +49,23 @@ CHOICES = {
         "sinusoidal_halves": "All sines, then all cosines, frequencies over H/2 - 1 (tensor2tensor; XGLM, M2M-100).",
         "none": "No position signal; the causal mask alone orders the tokens (Kazemnejad et al. 2023, arXiv:2305.19466).",
     },
+    "position_source": {
+        "attention_mask": "Counted over the tokens that the mask shows, from 0.",
+        "input_ids": "Counted over the ids that are no pads; a pad takes the row before the first (fairseq; RoBERTa).",
+    },
+    "task_head": {
+        "linear": "A bare projection of the pooled state.",
+        "pooler": "A projection of the pooler's output (BERT 2018, arXiv:1810.04805 §4.1).",
+        "dense": "Dense layer, activation, dropout, projection (DistilBERT 2019, arXiv:1910.01108).",
+        "dropped_dense": "As `dense`, the pooled state dropped first (RoBERTa 2019, arXiv:1907.11692; ELECTRA).",
+        "transform": "The dense layer and norm of the language-model head before every classifier (ModernBERT).",
+    },
+    "classifier_pooling": {
+        "first": "The state of the first real token (BERT's [CLS]).",
+        "last": "The state of the last real token, which alone has seen the row when causal (GPT 2018).",
+        "mean": "The mean of the states of the real tokens.",
+        "late": "The mean of the logits of the real tokens (EuroBERT 2025, arXiv:2503.05500).",
+    },
     "rope_type": {
         "default": "theta^(-2i/d), unscaled (Su et al. 2021, arXiv:2104.09864).",
         "linear": "Positions divided by `factor` (Chen et al. 2023, arXiv:2306.15595).",

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
 from hf_variants.analysis import count_parameters, flops_per_token, kv_cache_size
 from hf_variants.presets import list_presets, load_preset
+from tests.variants import BASE, ENCODERS
 
 MLA = {"attention_type": "mla", "kv_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12}
 MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
@@ -76,6 +77,10 @@ TOGGLES = {
     "no-affine": {"norm_affine": False, "qk_norm": "head"},
     "unit-offset": {"norm_unit_offset": True},
     "embedding-norm": {"embedding_norm": True, **LAYERNORM},
+    "no-first-norm": {"first_attention_norm": False},
+    "head-transform": {"lm_head_act": "gelu", "lm_head_transform_bias": False, "tie_word_embeddings": True},
+    "narrow": {"embedding_size": 20, "embedding_norm": True, "position_embedding_type": "learned"},
+    "narrow-tied": {"embedding_size": 20, "lm_head_act": "gelu", "tie_word_embeddings": True},
     **{
         f"placement-{name}": {"norm_placement": name}
         for name in ("pre_normed_residual", "post", "post_ln", "sandwich", "parallel", "parallel_two_norms")
@@ -100,11 +105,19 @@ def test_b61_parameters_equal_the_model(name):
     assert counts.buffers == sum(value.numel() for value in persistent.values())
 
 
+@pytest.mark.parametrize("name", ENCODERS)
+def test_b61_parameters_of_an_encoder_equal_the_model(name):
+    config = VariantsConfig(**{**BASE, **ENCODERS[name]})
+    with torch.device("meta"):
+        model = VariantsForMaskedLM(config)
+    assert count_parameters(config).total == sum(parameter.numel() for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("name", list_presets())
 def test_presets_equal_the_model(name):
     config = load_preset(name)
     with torch.device("meta"):
-        model = VariantsForCausalLM(config)
+        model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config)
     assert count_parameters(config).total == sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -133,10 +146,8 @@ def test_b61_flops_of_a_single_token_equal_the_counted_operations(name):
     assert counter.get_total_flops() == flops_per_token(config, 1).total
 
 
-@pytest.mark.parametrize("name", ["plain", "gqa", "mla-q-lora", "tied", "plain-mlp"])
+@pytest.mark.parametrize("name", ["plain", "gqa", "mla-q-lora", "tied", "plain-mlp", "head-transform", "narrow-tied"])
 def test_flops_of_an_encoder_equal_the_counted_operations(name):
-    from hf_variants import VariantsForMaskedLM
-
     config = tiny(**TOGGLES[name], is_causal=False)
     model = VariantsForMaskedLM(config).eval()
     model.set_attn_implementation("eager")

@@ -34,12 +34,13 @@ POSITIVE = {
     "attention_multiplier": 0.0,
     "clip_qkv": 0.0,
     "floor_scale": 0,
+    "embedding_size": 0,
 }
 # what a field needs beside it so that nothing else is wrong
 COMPANIONS = {
     "floor_scale": {"attn_temperature_tuning": True},
     "latent_norm_eps": MLA,
-    "hidden_size": {"intermediate_size": 8},
+    "hidden_size": {"intermediate_size": 8, "embedding_size": 8},
     "num_hidden_layers": NOPE,
     "num_attention_heads": {"num_key_value_heads": 1},
     "head_dim": NOPE,
@@ -128,6 +129,19 @@ BROKEN = {
     "rmsnorm has no bias": {"norm_bias": True},
     "a non-parametric norm has nothing to offset": {"norm_affine": False, "norm_unit_offset": True},
     "scalars that multiply are not zero": {"residual_multiplier": 0.0},
+    "pooler needs is_causal=False": {"pooler": True},
+    "token types are counted from zero": {"type_vocab_size": -1},
+    "token types need an encoder": {"type_vocab_size": 2},
+    "positions of ids need what they are counted by": {
+        **{"position_source": "input_ids", "position_embedding_type": "learned", "is_causal": False, "pad_token_id": 1},
+    },
+    "the first norm to leave out is that of pre": {"first_attention_norm": False, "norm_placement": "sandwich"},
+    "tied tables have one width": {"tie_word_embeddings": True, "embedding_size": 16},
+    "the bias of the transform needs the transform": {"lm_head_transform_bias": False},
+    "a dense task head has its activation": {"task_head": "dense"},
+    "the pooler head needs the pooler": {"task_head": "pooler"},
+    "the transform head needs the transform": {"task_head": "transform"},
+    "a causal row is read at its end": {"classifier_pooling": "first"},
 }
 
 # what no keyword can break, only an attribute that is changed later: {rule: ({keywords}, {attributes})}

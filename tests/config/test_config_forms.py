@@ -14,9 +14,11 @@ from hf_variants.modeling.blocks import ATTENTIONS, TOPOLOGIES
 from hf_variants.modeling.experts import ROUTERS
 from hf_variants.modeling.feed_forward import FEED_FORWARDS
 from hf_variants.modeling.grouped_attention import QK_NORMS
+from hf_variants.modeling.head_layers import TASK_HEADS
 from hf_variants.modeling.latent_attention import LATENT_QK_NORMS
 from hf_variants.modeling.norms import NORMS
 from hf_variants.modeling.output_gate import OUTPUT_GATES
+from hf_variants.modeling.pooling import POOLINGS
 from hf_variants.modeling.positions import POSITIONS
 from hf_variants.modeling.rope_scaling import ROPE_SCALINGS
 from hf_variants.modeling.vocabulary import CHOICES
@@ -31,6 +33,8 @@ TABLES = {
     "norm_placement": TOPOLOGIES,
     "qk_norm": QK_NORMS,
     "attn_output_gate": OUTPUT_GATES,
+    "task_head": TASK_HEADS,
+    "classifier_pooling": POOLINGS,
 }
 
 

@@ -9,7 +9,7 @@ from hf_variants.analysis import kv_cache_size
 from hf_variants.hub import card_section, write_card
 from hf_variants.hub.card import _BLANK_DESCRIPTION, BEGIN, END
 from hf_variants.hub.card_facts import HEADS, parameters_of, quantization_of, repo_of_origin, toggles_of
-from tests.variants import TOGGLES, build, tiny
+from tests.variants import ENCODERS, TOGGLES, build, tiny
 
 
 def read(directory):
@@ -30,6 +30,14 @@ def test_every_toggle_has_a_card_that_names_it(name):
         assert f"`{key}`" in section or toggles_of(config).get(key) is None and key == "num_key_value_heads"
     assert f"| parameters, total | {sum(p.numel() for p in model.parameters()):,} |" in section
     assert f"(bfloat16) | {kv_cache_size(config, dtype_bytes=2).per_token:,} |" in section
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "VariantsForCausalLM"])
+def test_parameters_of_an_encoder_count_its_head_and_pooler(name, encoder):
+    with torch.device("meta"):
+        model = getattr(hf_variants, name)(tiny(encoder, num_labels=5))
+    assert parameters_of(model)["total"] == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("tied", [False, True])

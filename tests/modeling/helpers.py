@@ -4,13 +4,13 @@ from functools import lru_cache
 
 import torch
 
-from tests.variants import ATTENTION, POSITIONS, TOGGLES, build, draw_ids, tiny
+from tests.variants import ATTENTION, ENCODERS, POSITIONS, TOGGLES, build, draw_ids, tiny
 
 TOLERANCE = 1e-5
 # what masks, caches and both directions can tell apart: topologies, norms and feed-forwards act on each token alone
 MIXERS = [*ATTENTION, *POSITIONS, "moe_groups"]
 # (name, is_causal): every toggle as a decoder, every mixer as an encoder too
-BOTH_WAYS = [(name, True) for name in TOGGLES] + [(name, False) for name in MIXERS]
+BOTH_WAYS = [(name, True) for name in TOGGLES] + [(name, False) for name in [*MIXERS, *ENCODERS]]
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,74 @@
+"""A stack with a head: what language models and task heads share, the routers' terms in a training loss."""
+
+import torch
+from transformers.utils import logging
+
+from .experts import VariantsSparseMLP
+from .losses import load_balancing_loss, router_z_loss, share_of_step
+from .router_balance import add_up
+from .variants_base import VariantsPreTrainedModel
+from .variants_model import VariantsModel
+
+logger = logging.get_logger(__name__)
+
+
+class VariantsHeadModel(VariantsPreTrainedModel):
+    """A stack with a head: runs the stack, and adds the routers' terms to a training loss.
+
+    `add_pooling_layer` says whether the head reads the pooler of the stack; without, it is not built.
+    """
+
+    def __init__(self, config, add_pooling_layer=False):
+        super().__init__(config)
+        self.model = VariantsModel(config, add_pooling_layer=add_pooling_layer)
+        coefs = {"aux_loss": config.router_aux_loss_coef, "z_loss": config.router_z_loss_coef}
+        self.router_coefs = {name: coef for name, coef in coefs.items() if coef and config.has_experts}
+        self.router_sums = {}
+
+    def run(self, labelled, num_items_in_batch, kwargs):
+        """The stack's output, with router logits where a training loss needs them; kwargs are the forward's."""
+        if self.training and self.router_coefs:
+            if labelled:
+                kwargs = {**kwargs, "output_router_logits": True}
+            elif num_items_in_batch is not None:
+                logger.warning_once(
+                    "the Trainer keeps the labels to itself (label_smoothing_factor or compute_loss_func), so the loss lacks "
+                    f"{list(self.router_coefs)}: in compute_loss_func, add them from the output with "
+                    "output_router_logits=True, or balance by router_balance='bias'"
+                )
+        return self.model(**kwargs)
+
+    def router_terms(self, router_logits, attention_mask):
+        """Unweighted balance and z-loss of this batch, pads left out, for the coefficients in use."""
+        if not (self.training and self.router_coefs and router_logits):
+            return {}
+        if torch.is_grad_enabled() and self._lost_gradient(router_logits):
+            raise ValueError(
+                "activation checkpointing with use_reentrant=True runs the layers without gradients first, so that the router "
+                f"losses {list(self.router_coefs)} would train nothing; set use_reentrant=False"
+            )
+        mask = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
+        if mask is not None:
+            length = router_logits[0].shape[0] // mask.shape[0]
+            mask = mask[:, -length:]
+        config, terms = self.config, {}
+        if "aux_loss" in self.router_coefs:
+            terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
+        if "z_loss" in self.router_coefs:
+            terms["z_loss"] = router_z_loss(router_logits, mask)
+        add_up(self.router_sums, terms)
+        return terms
+
+    def _lost_gradient(self, router_logits):
+        """Whether routers are trained, but no gradient leads from their logits to them."""
+        trained = any(
+            module.gate.weight.requires_grad for module in self.model.modules() if isinstance(module, VariantsSparseMLP)
+        )
+        return trained and not any(logits.requires_grad for logits in router_logits)
+
+    def add_terms(self, loss, terms, count, num_items_in_batch):
+        """loss + the weighted terms, each scaled by this batch's share of the optimizer step."""
+        share = share_of_step(count, num_items_in_batch)
+        for name, value in terms.items():
+            loss = loss + self.router_coefs[name] * share * value.to(loss.device)
+        return loss
