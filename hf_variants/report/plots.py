@@ -11,7 +11,7 @@ from .blocks import Figure
 # Okabe & Ito 2008, without the yellow that is hard to see on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#4D4D4D")
 
-_STYLE = {
+STYLE = {
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.spines.top": False,
@@ -131,7 +131,7 @@ def _svg(draw):
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(8.4, 3.9))
         FigureCanvasSVG(canvas)
         draw(canvas.subplots())

@@ -1,0 +1,46 @@
+"""A matplotlib figure in a file of its own, in the style of the reports.
+
+Notable here: the file appears whole or not at all; the suffix is checked before anything is computed for it.
+"""
+
+import os
+from pathlib import Path
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def check_plot_path(path):
+    """Path of a plot to be written. Raises ValueError for another suffix, a missing directory, or without matplotlib."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"plot={str(path)!r} has suffix {path.suffix!r}; choose from {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"plot={str(path)!r}: the directory {str(path.parent)!r} does not exist")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ValueError(f"plot={str(path)!r} needs matplotlib, which is not installed: pip install matplotlib") from None
+    return path
+
+
+def save_plot(draw, path, width=8.4, height=4.6, columns=1):
+    """Call `draw(axes)` (a list of axes where `columns` > 1) on a new figure and write it to `path`; returns the path."""
+    path = check_plot_path(path)
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from .plots import STYLE
+
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height))
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, columns)
+        draw(list(axes) if columns > 1 else axes)
+        try:
+            figure.savefig(partial, format=path.suffix[1:].lower(), dpi=150)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    return path
