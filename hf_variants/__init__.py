@@ -12,7 +12,7 @@ from .when_imported import when_imported, when_settled
 
 __version__ = "0.1.0"
 
-_ROOMS = ("analysis", "context", "convert", "evaluation", "hub", "presets", "quantize", "report", "training")
+_ROOMS = ("analysis", "context", "convert", "evaluation", "hub", "presets", "quantize", "report", "scaling", "training")
 
 __all__ = [
     "VariantsConfig",

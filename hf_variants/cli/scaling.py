@@ -74,13 +74,17 @@ def isoflop(runs: Runs, plot: Plot = None, as_json: Json = False):
     rows = [(f"{p.flops:.3g}", f"{p.parameters:.4g}", f"{p.tokens:.4g}", f"{p.loss:.4f}") for p in result.profiles]
     _table("minima of the profiles", ("FLOPs", "N*", "D*", "loss"), rows)
     if result.N_exponent is not None:
-        announce(f"N* = {result.N_coefficient:.3g} C^{result.N_exponent:.3f}, D* = {result.D_coefficient:.3g} C^{result.D_exponent:.3f}")
+        for name in ("N", "D"):
+            coefficient, exponent = (getattr(result, f"{name}_{part}") for part in ("coefficient", "exponent"))
+            announce(f"{name}* = {coefficient:.3g} C^{exponent:.3f}")
     left_out = [f"{flops:.3g} FLOPs left out: {why}" for flops, why in result.left_out.items()]
     _say([*left_out, *result.warnings], None, plot)
 
 
 def plan(
-    law: Annotated[str, typer.Option(help="hoffmann2022, besiroglu2024, or a file written by `scaling fit`.")] = "besiroglu2024",
+    law: Annotated[
+        str, typer.Option(help="hoffmann2022, besiroglu2024, or a file written by `scaling fit`.")
+    ] = "besiroglu2024",
     flops: Annotated[Number, typer.Option(help="Budget: training operations.")] = None,
     hours: Annotated[Number, typer.Option(help="Budget: hours of the hardware below.")] = None,
     money: Annotated[Number, typer.Option(help="Budget: cost at the price below.")] = None,
@@ -135,7 +139,11 @@ def table(as_json: Json = False):
     laws = ("rule_of_20", *PUBLISHED)
     columns = ("model", "tokens", *(f"{name.replace('_', ' ')}: optimal D (factor)" for name in laws))
     cells = [
-        (row["model"], f"{row['tokens']:.3g}", *(f"{row[n]['optimal_tokens']:.3g} ({row[n]['overtraining']:.3g} x)" for n in laws))
+        (
+            row["model"],
+            f"{row['tokens']:.3g}",
+            *(f"{row[n]['optimal_tokens']:.3g} ({row[n]['overtraining']:.3g} x)" for n in laws),
+        )
         for row in rows
     ]
     _table("tokens trained on, against compute-optimal ones", columns, cells)
@@ -147,25 +155,32 @@ def _plan_rows(plan):
         ("parameters N", f"{plan.parameters:,.4g}"),
         ("tokens D", f"{plan.tokens:,.4g}"),
         ("tokens per parameter", f"{plan.tokens_per_parameter:.4g}"),
-        ("over-training (D / optimal D of this N)", f"{plan.overtraining:.3g} x"),
-        ("predicted loss", f"{plan.loss:.4f}" + (f" ({plan.interval[0]:.4f} to {plan.interval[1]:.4f})" if plan.interval else "")),
+        ("over-training (D / best D of this N)", f"{plan.overtraining:.3g} x"),
+        (
+            "predicted loss",
+            f"{plan.loss:.4f}" + (f" ({plan.interval[0]:.4f} to {plan.interval[1]:.4f})" if plan.interval else ""),
+        ),
         ("batch (tokens)", f"{plan.batch_tokens:,}"),
         ("optimizer steps", f"{plan.steps:,}"),
     ]
     if plan.effective_tokens != plan.tokens:
         rows.insert(3, ("tokens that they are worth", f"{plan.effective_tokens:,.4g}"))
     for name, guide in plan.hyperparameters.items():
-        rows.append((f"guide {name}", f"learning rate {guide['learning_rate']:.3g}, batch {guide['batch_tokens']:,.3g} tokens"))
+        rows.append(
+            (f"guide {name}", f"learning rate {guide['learning_rate']:.3g}, batch {guide['batch_tokens']:,.3g} tokens")
+        )
     if plan.hours is not None:
         rows.append(("hours", f"{plan.hours:,.4g}"))
     if plan.money is not None:
         rows.append(("cost", f"{plan.money:,.4g}"))
     if plan.justified_by_inference is not None:
-        rows.append(("justified from this many served tokens", f"{plan.justified_by_inference:.4g}"))
+        rows.append(("justified from served tokens", f"{plan.justified_by_inference:.4g}"))
     if plan.served:
         served = plan.served
-        rows.append(("same loss, cheapest to train and serve", f"N {served['parameters']:.4g}, D {served['tokens']:.4g}"))
-        rows.append(("its operations (training + serving)", f"{served['training_flops']:.4g} + {served['inference_flops']:.4g}"))
+        rows.append(("cheapest to serve at this loss", f"N {served['parameters']:.4g}, D {served['tokens']:.4g}"))
+        rows.append(
+            ("its operations (training + serving)", f"{served['training_flops']:.4g} + {served['inference_flops']:.4g}")
+        )
     if plan.exact:
         rows.append(("exact training FLOPs per token", f"{plan.exact['training_flops_per_token']:.4g}"))
         rows.append(("6 N for comparison", f"{plan.exact['six_n']:.4g}"))

@@ -43,7 +43,7 @@ class FittedLaw:
     warnings: list = field(default_factory=list)
 
     def predict(self, parameters, tokens):
-        """{"loss", "low", "high", "outside"}: the loss, its interval, and how far beyond the runs it reaches (factor per axis)."""
+        """{"loss", "low", "high", "outside"}: the loss, its interval, and by what factor each axis lies beyond the runs."""
         losses = [law.loss(parameters, tokens) for law in self.samples]
         low, high = _interval(losses, self.confidence) if losses else (None, None)
         outside = {}
@@ -110,7 +110,9 @@ def fit_law(runs, delta=1e-3, bootstrap=200, confidence=0.95, seed=0, progress=N
             progress(done, bootstrap)
     intervals = _intervals(samples, confidence) if samples else {}
     residuals = [law.loss(run.parameters, run.tokens) - run.loss for run in runs]
-    ranges = {name: (min(getattr(r, name) for r in runs), max(getattr(r, name) for r in runs)) for name in ("parameters", "tokens")}
+    ranges = {
+        name: (min(getattr(r, name) for r in runs), max(getattr(r, name) for r in runs)) for name in ("parameters", "tokens")
+    }
     return FittedLaw(law, intervals, samples, objective, residuals, ranges, confidence, _warnings(law, intervals))
 
 
@@ -145,7 +147,12 @@ def _polish(start, n, d, loss, delta, rounds=3):
     for width in (max(delta, 1e-1), delta):
         for _ in range(rounds):
             optimizer = torch.optim.LBFGS(
-                [theta], max_iter=300, history_size=20, tolerance_grad=1e-12, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+                [theta],
+                max_iter=300,
+                history_size=20,
+                tolerance_grad=1e-12,
+                tolerance_change=1e-14,
+                line_search_fn="strong_wolfe",
             )
 
             def closure(optimizer=optimizer, width=width):
@@ -196,7 +203,9 @@ def _warnings(law, intervals):
         if value < 1e-3 or value > 3:
             found.append(f"{name}={value:.3g} is at the edge of what a power law means: the runs do not determine it")
         elif high - low > value:
-            found.append(f"{name}={value:.3g} is uncertain by more than itself ({low:.3g} to {high:.3g}): add runs that vary it")
+            found.append(
+                f"{name}={value:.3g} is uncertain by more than itself ({low:.3g} to {high:.3g}): add runs that vary it"
+            )
     if law.E < 1e-3:
         found.append("E is about 0: the runs are too small to show an irreducible loss, so do not extrapolate far")
     return found

@@ -24,7 +24,10 @@ class Profile:
 
 @dataclass
 class IsoFlopFit:
-    """Profiles and, from two of them on, N* = N_coefficient * C^N_exponent (and D* likewise); `left_out` says why a budget is not used."""
+    """Profiles and, from two of them on, N* = N_coefficient * C^N_exponent (and D* likewise).
+
+    `left_out` says by budget why it is not used.
+    """
 
     profiles: list
     left_out: dict

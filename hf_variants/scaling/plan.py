@@ -94,7 +94,9 @@ def plan_training(
     guides = hyperparameter_guides(n, d)
     batch = _batch(batch_tokens, guides, sequence_length)
     if d < batch:
-        raise ValueError(f"the budget trains {d:.3g} tokens, less than one batch of {batch:,}: give a larger budget or a smaller model")
+        raise ValueError(
+            f"the budget trains {d:.3g} tokens, less than one batch of {batch:,}: give a larger budget or a smaller model"
+        )
     inference = law.justifying_inference(n, worth(d))
     plan = TrainingPlan(
         flops=budget.flops,
@@ -219,4 +221,6 @@ def _add_exact(plan, law):
         )
     ratio = exact["training_flops_per_token"] / exact["six_n"]
     if abs(ratio - 1) > 0.05:
-        plan.warnings.append(f"exact operations are {ratio:.2f} x 6 N D at {exact['sequence_length']} tokens; the plan uses the exact ones")
+        plan.warnings.append(
+            f"exact operations are {ratio:.2f} x 6 N D at {exact['sequence_length']} tokens; the plan uses the exact ones"
+        )

@@ -52,9 +52,15 @@ def plot_isoflop(result, path):
         right.plot(flops, [profile.tokens for profile in result.profiles], "s", color=COLOURS[1], label="D*")
         if result.N_exponent is not None:
             grid = np.geomspace(min(flops), max(flops), 50)
-            right.plot(grid, result.N_coefficient * grid**result.N_exponent, color=COLOURS[0], label=f"C^{result.N_exponent:.3f}")
-            right.plot(grid, result.D_coefficient * grid**result.D_exponent, color=COLOURS[1], label=f"C^{result.D_exponent:.3f}")
-        right.set(xscale="log", yscale="log", xlabel="training FLOPs C", ylabel="N*, D*", title="compute-optimal size and tokens")
+            right.plot(
+                grid, result.N_coefficient * grid**result.N_exponent, color=COLOURS[0], label=f"C^{result.N_exponent:.3f}"
+            )
+            right.plot(
+                grid, result.D_coefficient * grid**result.D_exponent, color=COLOURS[1], label=f"C^{result.D_exponent:.3f}"
+            )
+        right.set(
+            xscale="log", yscale="log", xlabel="training FLOPs C", ylabel="N*, D*", title="compute-optimal size and tokens"
+        )
         right.legend(fontsize=8, frameon=False)
 
     return save_plot(draw, path, width=11, columns=2)

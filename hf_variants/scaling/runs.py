@@ -80,7 +80,9 @@ def _run(path, number, row):
         value = next((lower[name] for name in names if lower.get(name) not in (None, "")), None)
         if value is None:
             if key != "flops":
-                raise ValueError(f"{path}: run {number} has no {key} (also read: {', '.join(names[1:])}); it has {sorted(lower)}")
+                raise ValueError(
+                    f"{path}: run {number} has no {key} (also read: {', '.join(names[1:])}); it has {sorted(lower)}"
+                )
             continue
         try:
             values[key] = float(value)

@@ -30,6 +30,7 @@ BELOW = {
     "quantize": {"modeling", "analysis", "convert", "evaluation"},
     "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
     "hub": {"modeling", "analysis", "convert"},
+    "scaling": {"analysis", "report"},
 }
 TOP = {"cli", "jobs", "__init__", "registration", "peft_support", "callbacks", "when_imported"}
 
