@@ -8,11 +8,24 @@ so that a command's help answers at once.
 from importlib import import_module
 
 from .peft_support import register_peft
+from .trl_support import register_trl
 from .when_imported import when_imported, when_settled
 
 __version__ = "0.1.0"
 
-_ROOMS = ("analysis", "context", "convert", "evaluation", "hub", "presets", "quantize", "report", "scaling", "training")
+_ROOMS = (
+    "analysis",
+    "context",
+    "convert",
+    "evaluation",
+    "finetune",
+    "hub",
+    "presets",
+    "quantize",
+    "report",
+    "scaling",
+    "training",
+)
 
 __all__ = [
     "VariantsConfig",
@@ -47,6 +60,7 @@ when_settled(
 )
 when_imported("transformers.trainer", _log_expert_numbers)
 register_peft()
+register_trl()
 
 
 def __getattr__(name):

@@ -1,6 +1,8 @@
 """The text and the model that the tests and the quickstart stand on are the ones described."""
 
 import hashlib
+import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -25,6 +27,18 @@ def test_corpus_is_the_one_its_readme_describes():
     readme = (DATA / "README.md").read_text("utf-8")
     assert hashlib.sha256(content).hexdigest() in readme
     assert f"{len(content):,} bytes" in readme
+
+
+def test_tasks_are_what_their_script_makes_of_the_corpus(monkeypatch):
+    spec = importlib.util.spec_from_file_location("make_tasks", DATA / "make_tasks.py")
+    script, made = importlib.util.module_from_spec(spec), {}
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "write", lambda name, records: made.update({name: list(records)}))
+    script.make()
+    assert made.keys() == {"chats.jsonl", "preferences.jsonl", "classes.jsonl"}
+    for name, records in made.items():
+        assert [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()] == records
+        assert f"| {name} | {len(records):,} |" in (DATA / "README.md").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ import sys
 
 import typer
 
-from . import describe, evaluate, extend, generate, pretrain, quantize, quickstart, scaling
+from . import describe, evaluate, extend, finetune, generate, pretrain, quantize, quickstart, scaling
 from .console import print_error
 
-COMMANDS = (quickstart, pretrain, evaluate, extend, quantize, generate, describe, scaling)
+COMMANDS = (quickstart, pretrain, evaluate, extend, finetune, quantize, generate, describe, scaling)
 
 
 def make_app():

@@ -13,6 +13,7 @@ from yaml import YAMLError
 
 from .card_facts import card_facts
 from .card_trainer import keep_card_of_trainer
+from .run_section import RUN_BEGIN
 
 logger = logging.get_logger(__name__)
 
@@ -69,7 +70,7 @@ def _block(facts):
 def _may_change(text):
     """Whether a card is ours, a tool's, or holds nothing but metadata."""
     body = REGEX_YAML_BLOCK.sub("", text, count=1)
-    return _is_marked(body) or _is_empty(body) or any(draft in body for draft in _DRAFTS)
+    return _is_marked(body) or RUN_BEGIN in body or _is_empty(body) or any(draft in body for draft in _DRAFTS)
 
 
 def _is_marked(body):

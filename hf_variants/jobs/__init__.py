@@ -1,7 +1,7 @@
 """Jobs: what each command of the command line does, as a dataclass of keys and a function.
 
     pretrain(TrainingSpec)   extend(ExtendSpec)   quantize(QuantizeSpec)   evaluate(EvaluateSpec)
-    generate(GenerateSpec) quickstart(QuickstartSpec) chains them and writes a report
+    finetune(FinetuneSpec)   generate(GenerateSpec)   quickstart(QuickstartSpec) chains them and writes a report
 
 Notable here: a job only connects rooms (training, context, quantize, evaluation, report); YAML keys, flags and Python
 keywords are the fields of its dataclass.
@@ -12,12 +12,14 @@ _WHERE = {
     "EvaluateSpec": "specs",
     "GenerateSpec": "specs",
     "ExtendSpec": "specs",
+    "FinetuneSpec": "specs",
     "QuantizeSpec": "specs",
     "QuickstartSpec": "specs",
     "pretrain": "pretraining",
     "evaluate": "evaluation",
     "generate": "generation",
     "extend": "extension",
+    "finetune": "finetuning",
     "quantize": "quantization",
     "quickstart": "whole_job",
 }

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..context.extend_spec import ExtendSpec
+from ..finetune.specs import FinetuneSpec
 from ..training.spec_parsing import key
 from ..training.specs import DataSpec, TrainingSpec
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
-__all__ = ["EvaluateSpec", "ExtendSpec", "GenerateSpec", "QuantizeSpec", "QuickstartSpec", "TrainingSpec"]
+__all__ = ["EvaluateSpec", "ExtendSpec", "FinetuneSpec", "GenerateSpec", "QuantizeSpec", "QuickstartSpec", "TrainingSpec"]
 
 
 @dataclass

@@ -13,7 +13,8 @@ from transformers.core_model_loading import ConversionOps, WeightConverter
 
 from .experts import VariantsLinearExperts
 
-_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}
+# fused parameter -> the matrices of one expert, stacked along their rows
+FUSED_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}
 
 
 class SplitExperts(ConversionOps):
@@ -45,7 +46,7 @@ def splitting_converters():
             f"mlp.experts.0.{parts[0]}.{kind}",
             operations=[SplitExperts(parts, kind)],
         )
-        for fused, parts in _PARTS.items()
+        for fused, parts in FUSED_PARTS.items()
         for suffix, kind in (("", "weight"), ("_bias", "bias"))
     ]
 

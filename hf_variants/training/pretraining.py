@@ -104,6 +104,8 @@ def train(model, data, spec, announce=print_once):
     Returns:
         dict of the numbers that `pretrain` returns.
     """
+    from .resuming import train_from
+
     check_length(model.config, spec.data.sequence_length)
     baseline = baseline_perplexity(data, model.config.vocab_size)
     trainer, throughput = make_trainer(model, data, spec)
@@ -112,7 +114,7 @@ def train(model, data, spec, announce=print_once):
     if resume is not None:
         announce(f"training: continues from {resume}")
     began = time.perf_counter()
-    trainer.train(resume_from_checkpoint=resume)
+    train_from(trainer, resume)
     seconds = time.perf_counter() - began
     loss = trainer.evaluate()["eval_loss"]
     trainer.save_model()

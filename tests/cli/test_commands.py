@@ -3,17 +3,19 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hf_variants import cli
-from hf_variants.jobs.specs import EvaluateSpec, ExtendSpec, GenerateSpec, QuantizeSpec, QuickstartSpec
+from hf_variants.jobs.specs import EvaluateSpec, ExtendSpec, FinetuneSpec, GenerateSpec, QuantizeSpec, QuickstartSpec
 from hf_variants.training.spec_parsing import describe_keys, load_spec
 from hf_variants.training.specs import TrainingSpec
 
 RECIPES = {
     "pretrain": TrainingSpec,
     "extend": ExtendSpec,
+    "finetune": FinetuneSpec,
     "quantize": QuantizeSpec,
     "evaluate": EvaluateSpec,
     "generate": GenerateSpec,
@@ -46,6 +48,16 @@ def test_help_of_a_command_lists_every_key(capsys, command):
 @pytest.mark.parametrize("name", RECIPES)
 def test_shipped_recipes_are_valid(name):
     load_spec(RECIPES[name], f"recipes/{name}.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes/finetune").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_fine_tuning_recipes_are_valid(path):
+    from hf_variants.finetune.specs import check_keys
+    from hf_variants.finetune.trainers import arguments_of
+
+    spec = load_spec(FinetuneSpec, path)
+    check_keys(spec)
+    assert arguments_of(spec).output_dir == spec.output_dir
 
 
 def test_shipped_recipes_chain():

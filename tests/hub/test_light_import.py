@@ -4,7 +4,19 @@ import pytest
 
 from tests.hub.clean import run_script
 
-OPTIONAL = {"peft", "datasets", "matplotlib", "typer", "rich", "bitsandbytes", "evaluate", "pandas", "gguf", "hypothesis"}
+OPTIONAL = {
+    "peft",
+    "datasets",
+    "matplotlib",
+    "typer",
+    "rich",
+    "bitsandbytes",
+    "evaluate",
+    "pandas",
+    "gguf",
+    "hypothesis",
+    "trl",
+}
 
 
 @pytest.mark.slow

@@ -148,3 +148,18 @@ def test_draft_of_a_plain_trainer_gains_our_section_and_that_of_other_models_doe
         assert "the verses dataset" in card.text and "mine" in card.data.tags
         assert (BEGIN in card.text) is (name == "ours")
     assert "`qk_norm` | `head`" in read(tmp_path / "ours")
+
+
+def test_the_section_of_a_run_stays_beside_what_others_wrote(tmp_path):
+    from hf_variants.hub import write_run_section
+
+    write_run_section(tmp_path, "## Training\n\nfirst run")
+    model = hf_variants.VariantsForCausalLM(tiny("default" if "default" in TOGGLES else next(iter(TOGGLES))))
+    model.save_pretrained(tmp_path)
+    text = read(tmp_path)
+    assert "first run" in text and BEGIN in text and "library_name: transformers" in text
+    (tmp_path / "README.md").write_text(text + "\nMine.\n")
+    write_run_section(tmp_path, "## Training\n\nsecond run")
+    model.save_pretrained(tmp_path)
+    text = read(tmp_path)
+    assert "second run" in text and "first run" not in text and text.count(BEGIN) == 1 and "Mine." in text

@@ -29,10 +29,11 @@ BELOW = {
     "context": {"modeling", "analysis", "convert", "evaluation", "training"},
     "quantize": {"modeling", "analysis", "convert", "evaluation"},
     "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
+    "finetune": {"modeling", "analysis", "convert", "presets", "evaluation", "metrics", "training", "hub", "report"},
     "hub": {"modeling", "analysis", "convert"},
     "scaling": {"analysis", "report"},
 }
-TOP = {"cli", "jobs", "__init__", "registration", "peft_support", "callbacks", "when_imported"}
+TOP = {"cli", "jobs", "__init__", "registration", "peft_support", "trl_support", "callbacks", "when_imported"}
 
 
 def imports(path):

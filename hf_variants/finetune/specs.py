@@ -1,0 +1,125 @@
+"""Every key of the `finetune` recipe, as dataclasses, and the keys that only some tasks and methods have.
+
+Notable here: `trainer` takes TRL's and transformers' own names, so that nothing has a second name here; a key that would do
+nothing is refused.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from ..training.spec_parsing import describe_keys, key
+
+ADAPTERS = ("lora", "dora", "qlora")
+
+
+@dataclass
+class ExamplesSpec:
+    """Where the examples come from and how they are split."""
+
+    source: str = key("a .jsonl, .json, .csv or .parquet file, or a `datasets` name; for task=continued also text", "")
+    subset: str | None = key("configuration name of a `datasets` source", None)
+    split: str = key("split of a `datasets` source", "train")
+    text_key: str = key("field that holds the text, for task=classification and continued", "text")
+    label_key: str = key("field that holds the class, for task=classification", "label")
+    max_examples: int | None = key("read only so many examples", None)
+    sequence_length: int = key("tokens per example at most; per row for task=continued", 256)
+    over_long: Literal["refuse", "truncate", "drop"] = key(
+        "what to do with longer examples; their number is always shown", "refuse"
+    )
+    eval_fraction: float = key("share of the examples held out", 0.1)
+    eval_source: str | None = key("a held-out source of its own, instead of eval_fraction", None)
+    split_seed: int = key("seed of the choice of held-out examples", 0)
+
+
+@dataclass
+class AdapterSpec:
+    """Low-rank adapters: LoRA (Hu et al. 2021, arXiv:2106.09685), DoRA (Liu et al. 2024, arXiv:2402.09353), QLoRA (Dettmers et
+    al. 2023, arXiv:2305.14314).
+    """
+
+    r: int = key("rank", 16)
+    alpha: float = key("scale of the update: alpha / r", 32.0)
+    dropout: float = key("dropout of the adapter's input", 0.0)
+    target_modules: str | list[str] = key(
+        "what is adapted: all-linear reaches every projection and every expert, or names such as [q_proj, v_proj]",
+        "all-linear",
+    )
+    rslora: bool = key("scale by alpha / sqrt(r) instead (Kalajdzievski 2023, arXiv:2312.03732)", False)
+    merge: bool = key("also write output_dir/merged, a model that needs no peft, and compare its logits", True)
+
+
+@dataclass
+class FinetuneSpec:
+    """A fine-tuning run, from a checkpoint of the family or a native one to a checkpoint directory."""
+
+    output_dir: str = key("directory of checkpoints and of the final model or adapter")
+    model_path: str = key("checkpoint directory or Hub id, of the family or native (converted on the way)")
+    gguf_file: str | None = key("name of a GGUF file in model_path, whose weights are dequantized", None)
+    toggles: dict = key("VariantsConfig keys to change while loading; what has no weights yet starts fresh", factory=dict)
+    task: Literal["supervised", "preference", "continued", "classification"] = key(
+        "supervised: chats, or prompts with completions; preference: DPO on chosen and rejected answers (Rafailov et al. "
+        "2023, arXiv:2305.18290); continued: more text; classification: texts with classes",
+        "supervised",
+    )
+    method: Literal["full", "lora", "dora", "qlora"] = key("which weights are trained; qlora: adapters on nf4 weights", "full")
+    adapter: AdapterSpec = key("adapter, for the methods that have one", factory=AdapterSpec)
+    data: ExamplesSpec = key("examples", factory=ExamplesSpec)
+    loss_on: Literal["completion", "all"] = key(
+        "tokens that a supervised run learns: those of the answers, or all", "completion"
+    )
+    chat_template: str | None = key("a Jinja file; null keeps the tokenizer's template, or gives it a plain one", None)
+    trainer: dict = key("SFTConfig, DPOConfig or TrainingArguments by their own names (max_steps, beta, ...)", factory=dict)
+    samples: int = key("held-out prompts that a supervised run answers at its end", 3)
+    seed: int = key("seed of adapters, fresh heads and data order", 0)
+    dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
+    overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
+
+    def to_dict(self):
+        """The spec as plain nested dicts, as YAML would hold it."""
+        return dataclasses.asdict(self)
+
+
+# key -> the tasks that read it
+_TASKS_OF = {
+    "data.text_key": ("classification", "continued"),
+    "data.label_key": ("classification",),
+    "data.over_long": ("supervised", "preference", "classification"),
+    "loss_on": ("supervised",),
+    "chat_template": ("supervised", "preference"),
+    "samples": ("supervised",),
+}
+
+
+def check_keys(spec):
+    """Refuse keys of a `FinetuneSpec` that its task or method does not read, and impossible numbers. Raises ValueError."""
+    changed = _changed_keys(spec)
+    for name, tasks in _TASKS_OF.items():
+        if name in changed and spec.task not in tasks:
+            raise ValueError(
+                f"{name}={changed[name]!r} has no effect with task={spec.task!r}; it is for {' and '.join(tasks)}"
+            )
+    adapter = next((name for name in changed if name.startswith("adapter.")), None)
+    if adapter and spec.method not in ADAPTERS:
+        raise ValueError(f"{adapter}={changed[adapter]!r} has no effect with method='full'; choose from {list(ADAPTERS)}")
+    if spec.adapter.r < 1 or spec.adapter.alpha <= 0 or not 0 <= spec.adapter.dropout < 1:
+        raise ValueError(
+            f"adapter.r={spec.adapter.r} must be at least 1, adapter.alpha={spec.adapter.alpha} above 0 and "
+            f"adapter.dropout={spec.adapter.dropout} in [0, 1)"
+        )
+    if spec.data.sequence_length < 2:
+        raise ValueError(f"data.sequence_length={spec.data.sequence_length} must be at least 2 (one to read, one to predict)")
+    if spec.samples < 0:
+        raise ValueError(f"samples={spec.samples} must be at least 0")
+
+
+def _changed_keys(spec):
+    """{dotted key: value} of what differs from the defaults."""
+    changed = {}
+    for name, _, default, _ in describe_keys(type(spec)):
+        value = spec
+        for part in name.split("."):
+            value = getattr(value, part)
+        if ("null" if value is None else str(value)) != default:
+            changed[name] = value
+    return changed

@@ -1,0 +1,5 @@
+"""`hf-variants finetune`: see `finetune.run`, which does it all."""
+
+from ..finetune.run import finetune
+
+__all__ = ["finetune"]
