@@ -5,11 +5,13 @@ from dataclasses import fields
 from pathlib import Path
 
 from hf_variants import VariantsConfig
+from hf_variants.analysis import count_parameters, kv_cache_size
 from hf_variants.convert import family_names
 from hf_variants.convert.family_table import family_row
 from hf_variants.convert.left_out import LEFT_OUT
 from hf_variants.modeling.config_rules import RULES
 from hf_variants.modeling.vocabulary import CHOICES, ROPE_KEYS
+from hf_variants.presets import list_presets, preset_keys
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -101,7 +103,61 @@ def families_page():
     return HEADER + "\n".join(lines) + "\n"
 
 
-PAGES = {"options.md": options_page, "rules.md": rules_page, "pairs.md": pairs_page, "families.md": families_page}
+def presets_page():
+    """The published models and the tiny ones, with what they cost and set."""
+    published = [name for name in list_presets() if not name.startswith("tiny/")]
+    tiny = [name for name in list_presets() if name.startswith("tiny/")]
+    lines = ["# Presets", ""]
+    lines += [
+        "A preset is a file of `model_configs/` that holds what differs from the default config. Single keys can be replaced "
+        "wherever one is named:",
+        "",
+        "```python",
+        'config = hf_variants.VariantsConfig.from_preset("llama-3-8b", num_key_value_heads=4)',
+        "```",
+        "```",
+        "hf-variants describe llama-3-8b num_key_value_heads=4",
+        "hf-variants pretrain --config recipes/pretrain.yaml model=tiny/mla model.hidden_size=256",
+        "```",
+        "",
+        "In a recipe the same reads `model: {preset: tiny/mla, hidden_size: 256}`. Token ids of a preset are replaced by those "
+        "of the run's tokenizer.",
+        "",
+        "## Published models",
+        "",
+        "Counted from the config alone; a test holds each against the published config and transformers' own class of it. KV "
+        "bytes are those of one token in bf16 while every layer's cache still grows.",
+        "",
+        "| preset | parameters | active per token | layers | context | KV bytes per token |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in published:
+        config = VariantsConfig.from_preset(name)
+        counts, cache = count_parameters(config), kv_cache_size(config)
+        cells = (counts.total, counts.active, config.num_hidden_layers, config.max_position_embeddings, cache.per_token)
+        lines.append(f"| `{name}` | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
+    lines += [
+        "",
+        "`quickstart` is the model of `make quickstart`; its vocabulary is its tokenizer's, counted here at the default.",
+        "",
+    ]
+    lines += ["## Tiny models", "", "One per toggle, to try it or to ablate it; a test takes a training step of each.", ""]
+    lines += ["| preset | what it sets beside the shape |", "|---|---|"]
+    base = preset_keys("tiny/base")
+    for name in tiny:
+        keys = {key: value for key, value in preset_keys(name).items() if key not in base}
+        words = ", ".join(f"`{key}={value}`" for key, value in keys.items()) or "nothing: multi-head attention, RoPE, SwiGLU"
+        lines.append(f"| `{name}` | {words} |")
+    return HEADER + "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "options.md": options_page,
+    "rules.md": rules_page,
+    "pairs.md": pairs_page,
+    "families.md": families_page,
+    "presets.md": presets_page,
+}
 
 
 def main():

@@ -53,11 +53,18 @@ def _log_expert_numbers(trainer_module):
     add_default_callback(trainer_module)
 
 
+def _give_presets(configuration_variants):
+    from .presets import preset_keys
+
+    configuration_variants.PRESET_READERS[:] = [preset_keys]
+
+
 when_settled(
     ("transformers.models.auto.configuration_auto", f"{__name__}.modeling.modeling_variants"),
     ("transformers", __name__),
     register,
 )
+when_imported(f"{__name__}.modeling.configuration_variants", _give_presets)
 when_imported("transformers.trainer", _log_expert_numbers)
 register_peft()
 register_trl()

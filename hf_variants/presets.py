@@ -31,16 +31,18 @@ def preset_keys(name):
     """The keys of a preset as its file holds them (dict). Raises ValueError for an unknown name, naming the closest one."""
     names = list_presets()
     if name not in names:
-        raise ValueError(f"preset {name!r} is unknown{nearest(name, names)}; choose from {names}")
+        shown = [known for known in names if known.startswith("tiny/") == str(name).startswith("tiny/")]
+        more = "" if str(name).startswith("tiny/") else ", or small ones to train: 'tiny/mla', 'tiny/experts', ..."
+        raise ValueError(f"preset {name!r} is unknown{nearest(name, names)}; choose from {shown}{more}")
     return json.loads((presets_folder() / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def load_preset(name, **overrides):
-    """`VariantsConfig` of a published model; keyword `overrides` replace single keys.
+    """`VariantsConfig.from_preset`: the config of a preset, keyword `overrides` replacing single keys.
 
     Raises:
         ValueError: for an unknown name, naming the closest one, or for an override that the config refuses.
     """
     from hf_variants.modeling.configuration_variants import VariantsConfig
 
-    return VariantsConfig(**{**preset_keys(name), **overrides})
+    return VariantsConfig.from_preset(name, **overrides)

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..training.documents import documents_of
 from ..training.pretraining import pretrain
 from ..training.processes import print_once
-from ..training.spec_parsing import build_spec, read_recipe
+from ..training.spec_parsing import build_spec, read_recipe, starts_of
 from ..training.specs import TrainingSpec
 from ..training.stages import read_json, run_stage, stage_fingerprint
 from .compare import compare_checkpoints, save_in_bfloat16
@@ -80,7 +80,7 @@ def _spec(cls, name, section, **paths):
     """A stage's spec: its recipe, over that the keys of the section, over that the paths."""
     section = dict(section)
     config = section.pop("config", None)
-    keys = _merge(read_recipe(_find(config)) if config else {}, section)
+    keys = _merge(read_recipe(_find(config)) if config else {}, section, starts_of(cls))
     try:
         spec = build_spec(cls, {**keys, **paths})
     except ValueError as error:
@@ -97,9 +97,11 @@ def _find(path):
     return shipped if not Path(path).exists() and shipped.exists() else path
 
 
-def _merge(base, over):
+def _merge(base, over, starts=None):
     merged = dict(base)
     for name, value in over.items():
+        if isinstance(value, dict) and isinstance(merged.get(name), str) and name in (starts or {}):
+            merged[name] = {starts[name]: merged[name]}
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = _merge(merged[name], value) if both else value
     return merged

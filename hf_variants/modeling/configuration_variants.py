@@ -48,6 +48,10 @@ _AUTO_MAP = {
     "AutoModelForQuestionAnswering": "modeling_variants.VariantsForQuestionAnswering",
 }
 
+# What reads a preset's keys by its name: put here by the package that ships them, so that a copy of this folder that travelled
+# with a checkpoint needs nothing from there.
+PRESET_READERS = []
+
 
 class VariantsConfig(PreTrainedConfig):
     r"""Config of a decoder (or, with `is_causal=False`, an encoder) of the family.
@@ -270,6 +274,24 @@ class VariantsConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         self.auto_map = {**_AUTO_MAP, **(getattr(self, "auto_map", None) or {})}
         self.check()
+
+    @classmethod
+    def from_preset(cls, name, **overrides):
+        """The config of a preset (`llama-3-8b`, `tiny/mla`, ...; `hf_variants.presets.list_presets()` names them all).
+
+        Args:
+            name: file in model_configs/, without its ending.
+            overrides: single keys to replace.
+
+        Raises:
+            ValueError: for an unknown name, naming the closest; for an override that the config refuses; where the package
+                that ships the presets is not imported.
+        """
+        if not PRESET_READERS:
+            raise ValueError(
+                f"preset {name!r} cannot be read: presets come with the package hf_variants; install and import it"
+            )
+        return cls(**{**PRESET_READERS[0](name), **overrides})
 
     def check(self):
         """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""

@@ -10,14 +10,20 @@ from .tokenizer import load_tokenizer
 
 
 def model_section(model):
-    """The config keys (dict) behind a `model` entry: a mapping, a .json file, or the name of a preset in
-    model_configs/.
+    """The config keys (dict) behind a `model` entry: a mapping, a .json file, or the name of a preset in model_configs/.
+
+    A mapping may name a preset or .json file to start from, of which its other keys replace single ones:
+    {"preset": "llama-3-8b", "num_hidden_layers": 4}.
 
     Raises:
         ValueError: when a file is missing or malformed, or the entry is empty.
     """
     if isinstance(model, dict):
-        return dict(model)
+        keys = dict(model)
+        start = keys.pop("preset", None)
+        if start is not None and not isinstance(start, str):
+            raise ValueError(f"model.preset={start!r} is a {type(start).__name__}; it must name a preset or a .json file")
+        return {**(model_section(start) if start else {}), **keys}
     if not model:
         raise ValueError("model is empty; give config keys, a .json file, or a preset's name")
     path = Path(model)
@@ -39,11 +45,15 @@ def model_section(model):
 def build_config(model, tokenizer):
     """`VariantsConfig` of a `model` entry for a tokenizer. Raises ValueError where the vocabulary does not hold its
     tokens.
+
+    Token ids of a preset or file are those of another tokenizer, so this one's replace them; ids written in the entry stay.
     """
     from ..modeling.configuration_variants import VariantsConfig
 
     tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    keys = {"vocab_size": len(tokenizer), **tokens, **model_section(model)}
+    written = model if isinstance(model, dict) else {}
+    tokens = {name: written.get(name, own) for name, own in tokens.items()}
+    keys = {"vocab_size": len(tokenizer), **model_section(model), **tokens}
     if keys["vocab_size"] < len(tokenizer):
         raise ValueError(f"model.vocab_size={keys['vocab_size']} is less than the tokenizer's {len(tokenizer)} tokens")
     return VariantsConfig(**keys)

@@ -70,9 +70,17 @@ def parse_words(words):
     return pairs
 
 
-def apply_overrides(mapping, pairs):
-    """A copy of a nested mapping in which each dotted key is set to its value. Raises ValueError for a key into a
-    scalar.
+def apply_overrides(mapping, pairs, starts=None):
+    """A copy of a nested mapping in which each dotted key is set to its value.
+
+    Args:
+        pairs: (dotted key, value), the last one winning.
+        starts: sections that may be a text which names what to start from, to the key that holds it when single keys are
+            replaced: with {"model": "preset"}, model.hidden_size=64 over `model: quickstart` gives
+            `model: {preset: quickstart, hidden_size: 64}`.
+
+    Raises:
+        ValueError: for a key into a scalar.
     """
     result = _deep_copy(mapping)
     for dotted, value in pairs:
@@ -81,6 +89,8 @@ def apply_overrides(mapping, pairs):
             child = node.get(section)
             if child is None:
                 child = node[section] = {}
+            if isinstance(child, str) and node is result and section in (starts or {}):
+                child = node[section] = {starts[section]: child}
             if not isinstance(child, dict):
                 raise ValueError(
                     f"{dotted}: {section!r} is set to {child!r}, which has no keys to change; give {section}={{...}} whole"
@@ -117,7 +127,12 @@ def load_spec(cls, config=None, words=()):
     """
     config, words = split_recipe(config, words)
     mapping = read_recipe(config) if config else {}
-    return build_spec(cls, apply_overrides(mapping, parse_words(words)))
+    return build_spec(cls, apply_overrides(mapping, parse_words(words), starts_of(cls)))
+
+
+def starts_of(cls):
+    """{section: key} of the fields of a spec whose text form names what to start from; see `apply_overrides`."""
+    return {field.name: field.metadata["start"] for field in dataclasses.fields(cls) if field.metadata.get("start")}
 
 
 def split_recipe(config, words):
@@ -215,11 +230,14 @@ def describe_keys(cls, where=""):
     return rows
 
 
-def key(help, default=dataclasses.MISSING, factory=dataclasses.MISSING):
-    """A dataclass field that carries its help text; without `default` and `factory` the key is required."""
+def key(help, default=dataclasses.MISSING, factory=dataclasses.MISSING, start=None):
+    """A dataclass field that carries its help text; without `default` and `factory` the key is required.
+
+    `start`: a text in place of a section is short for {start: text}, so that single keys of it can be replaced.
+    """
     arguments = {"default": default, "default_factory": factory}
     given = {name: value for name, value in arguments.items() if value is not dataclasses.MISSING}
-    return dataclasses.field(metadata={"help": help}, **given)
+    return dataclasses.field(metadata={"help": help, "start": start}, **given)
 
 
 def _section_of(annotation):

@@ -47,7 +47,12 @@ class TrainingSpec:
 
     output_dir: str = key("directory of checkpoints and of the final model")
     data: DataSpec = key("documents", factory=DataSpec)
-    model: dict | str | None = key("VariantsConfig keys, or a config .json; vocab_size and token ids are filled in", None)
+    model: dict | str | None = key(
+        "a preset, a config .json, or VariantsConfig keys, which over {preset: NAME} replace single ones; vocab_size and "
+        "token ids are filled in",
+        None,
+        start="preset",
+    )
     model_path: str | None = key("continue from this checkpoint instead of new weights", None)
     tokenizer: TokenizerSpec = key("tokenizer", factory=TokenizerSpec)
     trainer: dict = key("transformers TrainingArguments by their own names (max_steps, learning_rate, ...)", factory=dict)

@@ -2,6 +2,10 @@
 
 import pytest
 
+from hf_variants.jobs.specs import QuickstartSpec
+from hf_variants.jobs.whole_job import stage_specs
+from hf_variants.presets import preset_keys
+from hf_variants.training.models import build_config, model_section
 from hf_variants.training.spec_parsing import (
     build_spec,
     describe_keys,
@@ -128,3 +132,47 @@ def test_trainer_section_is_checked_against_training_arguments():
     spec = TrainingSpec(output_dir="run", trainer={"lr_scheduler_type": "cosin"})
     with pytest.raises(ValueError, match="trainer: .*cosin"):
         training_arguments(spec)
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        (["model=gpt2"], "gpt2"),
+        (["model=gpt2", "model.hidden_size=96"], {"preset": "gpt2", "hidden_size": 96}),
+        (
+            ["model=gpt2", "--model.hidden-size", "96", "model.vocab_size=10"],
+            {"preset": "gpt2", "hidden_size": 96, "vocab_size": 10},
+        ),
+        (["model.hidden_size=96", "model=gpt2"], "gpt2"),
+        (["model.preset=gpt2", "model.hidden_size=96"], {"preset": "gpt2", "hidden_size": 96}),
+    ],
+)
+def test_single_keys_of_a_preset_are_replaced(words, model):
+    assert load_spec(TrainingSpec, None, ["output_dir=x", *words]).model == model
+    replaced = {key: value for key, value in model.items() if key != "preset"} if isinstance(model, dict) else {}
+    assert model_section(model) == {**preset_keys("gpt2"), **replaced}
+
+
+def test_a_quickstart_section_replaces_single_keys_of_its_recipes_preset():
+    spec = load_spec(QuickstartSpec, "recipes/quickstart.yaml", ["pretrain.model.hidden_size=64"])
+    assert stage_specs(spec)["pretrain"].model == {"preset": "quickstart", "hidden_size": 64}
+
+
+def test_what_a_section_starts_from_is_checked():
+    with pytest.raises(ValueError, match=r"model.preset=3 is a int"):
+        model_section({"preset": 3})
+    with pytest.raises(ValueError, match="did you mean 'gpt2'"):
+        model_section({"preset": "gpt3", "hidden_size": 8})
+
+
+def test_token_ids_are_the_tokenizers_unless_written():
+    class Tokenizer:
+        bos_token_id, eos_token_id, pad_token_id = 1, 2, None
+
+        def __len__(self):
+            return 16
+
+    config = build_config("llama-3-8b", Tokenizer())
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, None)
+    config = build_config({"preset": "tiny/mla", "eos_token_id": 7}, Tokenizer())
+    assert (config.bos_token_id, config.eos_token_id, config.vocab_size) == (1, 7, 16)

@@ -1,0 +1,107 @@
+"""Presets: the published ones mean the published config, the tiny ones train and together take every choice there is."""
+
+from dataclasses import fields
+from functools import cache
+from typing import get_args
+
+import pytest
+import torch
+from published_configs import PUBLISHED
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
+from hf_variants.convert import config_from_native
+from hf_variants.convert.meaning import differences
+from hf_variants.modeling import configuration_variants
+from hf_variants.modeling.vocabulary import CHOICES
+from hf_variants.presets import list_presets, load_preset, preset_keys
+
+TINY = [name for name in list_presets() if name.startswith("tiny/")]
+# What a preset says otherwise: the router's loss is on, which a model that is trained from nothing needs, and so is the cache.
+ON_PURPOSE = {
+    "mixtral-8x7b": {"router_balance", "router_aux_loss_coef"},
+    "gpt-oss-20b": {"router_balance", "router_aux_loss_coef", "bos_token_id"},
+    "mpt-7b": {"use_cache"},
+}
+
+
+def test_every_preset_has_its_published_config():
+    assert set(PUBLISHED) | {"quickstart"} == set(list_presets()) - set(TINY)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_means_the_published_config(name):
+    model_type, keys, count = PUBLISHED[name]
+    native = CONFIG_MAPPING[model_type](**keys)
+    assert set(differences(config_from_native(native), load_preset(name))) == ON_PURPOSE.get(name, set())
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(native)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_a_preset_holds_only_choices(name):
+    default = {field.name: field.default for field in fields(VariantsConfig)}
+    restated = {key for key, value in preset_keys(name).items() if default[key] == value}
+    assert restated <= {"vocab_size", "max_position_embeddings"}
+
+
+def test_from_preset_replaces_single_keys():
+    config = VariantsConfig.from_preset("llama-3-8b", num_key_value_heads=4, attention_sinks=True)
+    assert (config.hidden_size, config.num_key_value_heads, config.attention_sinks) == (4096, 4, True)
+    assert VariantsConfig.from_preset("gpt2").to_dict() == load_preset("gpt2").to_dict()
+
+
+def test_mistakes_of_presets_are_named(monkeypatch):
+    with pytest.raises(ValueError, match="did you mean 'llama-3-8b'"):
+        VariantsConfig.from_preset("llama-3-8")
+    with pytest.raises(ValueError, match=r"did you mean 'tiny/mla'.*choose from \['tiny/alibi'"):
+        load_preset("tiny/mlaa")
+    with pytest.raises(ValueError, match="hidden_sizes"):
+        load_preset("gpt2", hidden_sizes=1)
+    monkeypatch.setattr(configuration_variants, "PRESET_READERS", [])
+    with pytest.raises(ValueError, match="install and import it"):
+        VariantsConfig.from_preset("gpt2")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_preset_takes_a_training_step(name):
+    config = load_preset(name, vocab_size=61, initializer_range=0.1)
+    torch.manual_seed(0)
+    model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config).train()
+    ids = torch.randint(1, 61, (2, 48))
+    before = model(input_ids=ids, labels=ids).loss
+    before.backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert without == [] and all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    torch.optim.SGD(model.parameters(), lr=0.05).step()
+    with torch.no_grad():
+        assert model(input_ids=ids, labels=ids).loss < before
+
+
+@cache
+def tiny_configs():
+    return {name: (load_preset(name), preset_keys(name)) for name in TINY}
+
+
+def chosen(config, keys, field):
+    """The choices of a string field that a preset takes, shorthands included."""
+    if field == "rope_type":
+        return {config.rope_of(key)["rope_type"] for key in config.rope_keys}
+    value = getattr(config, field)
+    return set(value) if isinstance(value, list) else {value, keys.get(field, value)}
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_the_tiny_presets_take_every_choice(field):
+    taken = set().union(*(chosen(*both, field) for both in tiny_configs().values()))
+    assert taken >= set(CHOICES[field]), f"add model_configs/tiny/*.json for {sorted(set(CHOICES[field]) - taken)} of {field}"
+
+
+def test_the_tiny_presets_turn_every_switch():
+    """Every yes-or-no field of the architecture is set, against its default, by some tiny preset."""
+    no_architecture = {"use_cache", "output_router_logits", "freeze_pad_embedding"}
+    given = set().union(*(preset_keys(name) for name in TINY))
+    switches = {field.name for field in fields(VariantsConfig) if bool in (field.type, *get_args(field.type))}
+    own = switches & set(VariantsConfig.own_fields())
+    assert own - no_architecture <= given, f"add model_configs/tiny/*.json for {sorted(own - no_architecture - given)}"
