@@ -120,8 +120,8 @@ def presets_page():
         "hf-variants pretrain --config recipes/pretrain.yaml model=tiny/mla model.hidden_size=256",
         "```",
         "",
-        "In a recipe the same reads `model: {preset: tiny/mla, hidden_size: 256}`. Token ids of a preset are replaced by those "
-        "of the run's tokenizer.",
+        "In a recipe the same reads `model: {preset: tiny/mla, hidden_size: 256}`. Token ids of a preset are replaced by "
+        "those of the run's tokenizer.",
         "",
         "## Published models",
         "",
