@@ -9,7 +9,7 @@ import torch
 from published_configs import PUBLISHED
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
+from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsForSequenceClassification
 from hf_variants.convert import config_from_native
 from hf_variants.convert.meaning import differences
 from hf_variants.modeling import configuration_variants
@@ -64,19 +64,27 @@ def test_mistakes_of_presets_are_named(monkeypatch):
         VariantsConfig.from_preset("gpt2")
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_a_tiny_preset_takes_a_training_step(name):
+def tiny_model(name):
+    """(model, labels it is trained on, given the ids): a classifier where the preset is of one, else a language model."""
     config = load_preset(name, vocab_size=61, initializer_range=0.1)
     torch.manual_seed(0)
-    model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config).train()
-    ids = torch.randint(1, 61, (2, 48))
-    before = model(input_ids=ids, labels=ids).loss
+    if name.startswith("tiny/classifier"):
+        return VariantsForSequenceClassification(config), lambda ids: torch.tensor([0, 1])
+    return (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config), lambda ids: ids
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_preset_takes_a_training_step(name):
+    model, labels_of = tiny_model(name)
+    ids = torch.randint(2, 61, (2, 48))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels_of(ids)}
+    before = model(**batch).loss
     before.backward()
     without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert without == [] and all(parameter.grad.isfinite().all() for parameter in model.parameters())
     torch.optim.SGD(model.parameters(), lr=0.05).step()
     with torch.no_grad():
-        assert model(input_ids=ids, labels=ids).loss < before
+        assert model(**batch).loss < before
 
 
 @cache
