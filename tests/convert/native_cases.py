@@ -56,8 +56,8 @@ _CHOICES = {
     },
     "mistral": {
         "window": {"sliding_window": 5},
-        "full": {"sliding_window": None, "head_dim": 12},
-        "yarn": {"sliding_window": 5, "rope_parameters": _YARN, "num_key_value_heads": 3},
+        "full": {"sliding_window": None, "head_dim": 12, "num_key_value_heads": 3},
+        "yarn": {"sliding_window": 5, "tie_word_embeddings": True},
     },
     "qwen2": {
         "full": {},
@@ -68,7 +68,10 @@ _CHOICES = {
     },
     "qwen3": {
         "wide_heads": {"head_dim": 12, "attention_bias": True},
-        "window": {"head_dim": 8, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2},
+        "window": {
+            **{"head_dim": 8, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2},
+            "tie_word_embeddings": True,
+        },
         "dynamic": {"head_dim": 8, "rope_parameters": _DYNAMIC, "max_position_embeddings": 8},
     },
     "gemma2": {
@@ -106,10 +109,10 @@ _CHOICES = {
         "yarn": {"rope_parameters": _YARN},
     },
     "phi3": {
-        "plain": {"original_max_position_embeddings": 64},
+        "plain": {"original_max_position_embeddings": 64, "head_dim": 12},
         "tied_partial_window": {"tie_word_embeddings": True, "partial_rotary_factor": 0.5, "sliding_window": 5},
         "longrope": _LONG_PHI,
-        "longrope_factor": {**_LONG_PHI, "rope_parameters": {**_LONG, "factor": 2.5, "attention_factor": 1.2}},
+        "longrope_factor": {**_LONG_PHI, "head_dim": 8, "rope_parameters": {**_LONG, "factor": 2.5, "attention_factor": 1.2}},
     },
     "mixtral": {
         "plain": _EXPERTS,
@@ -139,7 +142,7 @@ _CHOICES = {
         "all_sparse_yarn": {**_DEEPSEEK, "first_k_dense_replace": 0, "rope_parameters": _MSCALE},
         "yarn_without_mscale": {**_DEEPSEEK, "rope_parameters": _YARN, "rope_interleave": False},
         "biased_raw_weights": {**_DEEPSEEK, "attention_bias": True, "norm_topk_prob": False, "n_shared_experts": 2},
-        "all_dense_tied": {**_DEEPSEEK, "first_k_dense_replace": 3, "tie_word_embeddings": True},
+        "all_dense_tied": {**_DEEPSEEK, "first_k_dense_replace": 3, "tie_word_embeddings": True, "head_dim": 8},
     },
     "gpt_oss": {
         "yarn": {**_EXPERTS, "head_dim": 12, "sliding_window": 5},
@@ -172,13 +175,17 @@ _CHOICES = {
 }
 _BASES = {"gpt2": _GPT2, "bloom": _BLOOM, **BASES}
 
+# What the last case of a family has unless it says otherwise, so that each is tried with it.
+_LAST = {"num_key_value_heads": 1, "rope_parameters": _YARN, "head_dim": 12}
+
 CASES = [(family, name) for family, choices in _CHOICES.items() for name in choices]
 CASE_IDS = [f"{family}-{name}" for family, name in CASES]
 
 
 def native_config(family, name, **changes):
     """A fresh native config of one case."""
-    keys = {**_BASES.get(family, _COMMON), **_CHOICES[family][name], **changes}
+    last = _LAST if family not in _BASES and name == list(_CHOICES[family])[-1] else {}
+    keys = {**_BASES.get(family, _COMMON), **last, **_CHOICES[family][name], **changes}
     return CONFIG_MAPPING[family](**copy.deepcopy(keys))
 
 

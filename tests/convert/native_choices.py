@@ -24,7 +24,7 @@ DENSE = {
         },
         "untempered": {"head_dim": 8, "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.0}},
     },
-    "iquestcoder": {"biased": {"head_dim": 12, "attention_bias": True, "mlp_bias": True}},
+    "iquestcoder": {"biased": {"head_dim": 12, "attention_bias": True, "mlp_bias": True}, "tied": _TIED},
     "internlm3": {"plain": {"head_dim": 8}, "biased": {"head_dim": 12, "attention_bias": True, "mlp_bias": True, **_TIED}},
     "gemma": {
         "wide": {"head_dim": 12, "hidden_act": "gelu"},
@@ -32,7 +32,10 @@ DENSE = {
     },
     "vaultgemma": {
         "pattern": {**_PATTERN, "head_dim": 12, "query_pre_attn_scalar": 17},
-        "hot_caps": {**_UNTIED, "head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0},
+        "hot_caps": {
+            **{**_UNTIED, "head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0},
+            "attention_bias": True,
+        },
     },
     "granite": {"plain": _GRANITE, "tied_biased": {**_TIED, **_GRANITE, "attention_bias": True, "mlp_bias": True}},
     "granite_swa": {
@@ -152,7 +155,7 @@ EXPERTS = {
     },
     "olmoe": {
         "clipped_raw_weights": {**_MIXTRAL, "clip_qkv": 0.7},
-        "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True},
+        "tied_biased": {**_TIED, **_MIXTRAL, "norm_topk_prob": True, "attention_bias": True, "head_dim": 8},
     },
     "granitemoe": {"plain": {**_GRANITE, **_MIXTRAL}, "tied_balanced": {**_TIED, **_MIXTRAL, **_ONE, "attention_bias": True}},
     "cohere2_moe": {
@@ -196,7 +199,12 @@ EXPERTS = {
             **{**_MIXTRAL, **_LONG_MSCALES, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.3},
         },
         "longrope_window": {**_TIED, **_MIXTRAL, **_LONG_MSCALES, "sliding_window": 5, "router_jitter_noise": 0.05},
-        "balanced": {**_MIXTRAL, **_ONE, "head_dim": 12, "router_jitter_noise": 0.5},
+        "balanced": {
+            **_MIXTRAL,
+            **_ONE,
+            "router_jitter_noise": 0.5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
     },
     "llama4_text": {
         "chunks": {**_LLAMA4, "moe_layers": [1], "head_dim": 12},
@@ -238,7 +246,10 @@ EXPERTS = {
     },
     "glm4_moe_lite": {
         "plain": {**_LATENT, **_ROUTED},
-        "half_split": {**_LATENT, **_ROUTED, **_GROUPS, "rope_interleave": False, "norm_topk_prob": False, **_TIED},
+        "half_split": {
+            **{**_LATENT, **_ROUTED, **_GROUPS, "rope_interleave": False, "norm_topk_prob": False, **_TIED},
+            "attention_bias": True,
+        },
     },
     "youtu": {
         "interleaved": {**_LATENT, "pad_token_id": None},
@@ -248,6 +259,7 @@ EXPERTS = {
             "rope_interleave": False,
             "attention_bias": True,
             "rope_parameters": _MSCALE,
+            "head_dim": 8,
         },
     },
     "minicpm3": {
@@ -260,14 +272,25 @@ EXPERTS = {
     },
     "glm4_moe": {
         "plain": {**_ROUTED, "routed_scaling_factor": 1.7},
-        "groups_normed": {**_TIED, **_ROUTED, **_GROUPS, "use_qk_norm": True, "attention_bias": True, "head_dim": 12},
+        "groups_normed": {
+            **_TIED,
+            **_ROUTED,
+            **_GROUPS,
+            "use_qk_norm": True,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "head_dim": 12,
+        },
     },
     "solar_open": {
         "plain": {**_ROUTED, "head_dim": 12},
-        "groups_biased": {**_TIED, **_ROUTED, **_GROUPS, "head_dim": 8, "attention_bias": True, "rope_parameters": _YARN},
+        "groups_biased": {
+            **{**_TIED, **_ROUTED, **_GROUPS, "head_dim": 8, "attention_bias": True, "rope_parameters": _YARN},
+            "norm_topk_prob": False,
+        },
     },
     "exaone_moe": {
-        "pattern": {**_FEW, **_PATTERN, "num_shared_experts": 2},
+        "pattern": {**_FEW, **_PATTERN, "num_shared_experts": 2, "norm_topk_prob": False, "rope_parameters": _YARN},
         "no_rope": {
             **{**_TIED, **_FEW, "sliding_window": 5, "layer_types": [_FULL] * 3, "n_group": 3, "topk_group": 2},
             **{"head_dim": 12, "mlp_layer_types": ["sparse", "dense", "sparse"]},
@@ -373,11 +396,17 @@ CLASSIC = {
         "normed": {"qk_layernorm": True},
         "tied_whole": {**_TIED, "partial_rotary_factor": 1.0, "rope_parameters": _YARN},
     },
-    "persimmon": {"normed": {}, "tied": {**_TIED, "qk_layernorm": False, "partial_rotary_factor": 1.0}},
+    "persimmon": {
+        "normed": {"rope_parameters": _HALF_LINEAR},
+        "tied": {**_TIED, "qk_layernorm": False, "partial_rotary_factor": 1.0},
+    },
     "stablelm": {
         "sequential": {"partial_rotary_factor": 0.5},
         "normed": {"partial_rotary_factor": 0.5, "qk_layernorm": True},
-        "parallel_biased": {**_TIED, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
+        "parallel_biased": {
+            **{**_TIED, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5, "head_dim": 8},
+            "rope_parameters": _HALF_LINEAR,
+        },
     },
     "mpt": {
         "tied": {},
@@ -386,7 +415,7 @@ CLASSIC = {
     "dbrx": {
         "clipped": {"attn_config": {**_DBRX, "clip_qkv": 0.7}, "ffn_config": _DBRX_EXPERTS},
         "raw_weights": {
-            **{"attn_config": {**_DBRX, "kv_n_heads": 3, "clip_qkv": 8.0}, "rope_parameters": _YARN},
+            **{"attn_config": {**_DBRX, "kv_n_heads": 1, "clip_qkv": 8.0}, "rope_parameters": _YARN},
             "ffn_config": {**_DBRX_EXPERTS, "moe_normalize_expert_weights": None},
         },
     },

@@ -19,6 +19,57 @@ def test_every_family_has_cases():
     assert set(FOURTEEN.split()) <= set(family_names())
 
 
+# Natively one key-value head per query head, and heads that divide the width.
+_MANY_HEADS = "biogpt bloom codegen gpt2 gpt_neo gpt_neox gptj mpt openai-gpt opt persimmon xglm".split()
+_FEW_WAYS = {
+    **dict.fromkeys(_MANY_HEADS, {"grouped heads", "one key-value head", "head_dim of its own"}),
+    **dict.fromkeys(("dbrx", "falcon", "helium", "olmoe", "stablelm"), {"head_dim of its own"}),
+    "gpt_bigcode": {"grouped heads", "head_dim of its own"},
+}
+_FEW_WAYS["codegen"] = _FEW_WAYS["gptj"] = {*_FEW_WAYS["gptj"], "scaled rope"}  # the frequencies are fixed
+_FEW_WAYS["dbrx"] = {*_FEW_WAYS["dbrx"], "tied"}  # refused natively
+# Switches without effect on the model, or of which one side is refused.
+_DEAD = {
+    *("use_cache", "output_router_logits", "is_encoder_decoder", "is_decoder", "return_dict", "output_hidden_states"),
+    *("output_attentions", "add_cross_attention", "summary_use_proj", "summary_proj_to_labels", "enable_moe_fp32_combine"),
+    *("slow_but_exact", "use_bidirectional_attention", "mamba_conv_bias", "mamba_proj_bias", "learned_pos_emb", "no_bias"),
+    *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
+}
+_DEAD_OF = {("deepseek_v2", "norm_topk_prob"), ("cwm", "mlp_bias")}
+
+
+def _ways(native, config):
+    """What one case tries, and which side of each native switch."""
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    ropes = [config.rope_of(key)["rope_type"] for key in config.rope_keys]
+    tried = {
+        "tied": config.tie_word_embeddings,
+        "untied": not config.tie_word_embeddings,
+        "grouped heads": 1 < kv_heads < heads,
+        "one key-value head": kv_heads == 1,
+        "head_dim of its own": config.head_dim * heads != config.hidden_size,
+        "scaled rope": any(kind != "default" for kind in ropes),
+    }
+    switches = {(name, value) for name, value in as_plain_dict(native).items() if isinstance(value, bool)}
+    return {name for name, true in tried.items() if true} | switches
+
+
+@pytest.mark.parametrize("family", family_names())
+def test_every_family_is_tried_both_ways(family):
+    """Tied and not, each switch on and off, grouped and single key-value heads, heads of their own width, scaled RoPE."""
+    natives = [native_config(family, name) for known, name in CASES if known == family]
+    configs = [config_from_native(native) for native in natives]
+    tried = set().union(*(_ways(*pair) for pair in zip(natives, configs, strict=True)))
+    switches = {entry[0] for entry in tried if isinstance(entry, tuple)} - _DEAD
+    switches -= {name for known, name in _DEAD_OF if known == family} | {"tie_word_embeddings"}
+    wanted = {"tied", "untied"} | {(name, value) for name in switches for value in (True, False)}
+    if any(config.position_embedding_type == "rope" for config in configs):
+        wanted.add("scaled rope")
+    if any(config.attention_type != "mla" for config in configs):
+        wanted |= {"grouped heads", "one key-value head", "head_dim of its own"}
+    assert wanted - tried == _FEW_WAYS.get(family, set()) & wanted
+
+
 @pytest.mark.parametrize(("family", "name"), CASES, ids=CASE_IDS)
 def test_config_round_trip_through_json(family, name, tmp_path):
     native = native_config(family, name)
@@ -35,7 +86,7 @@ def test_config_of_the_native_defaults(family):
 
 
 def test_dead_native_keys_stay_native():
-    config = config_from_native(native_config("gemma3_text", "dead_cap"))
+    config = config_from_native(native_config("gemma3_text", "dead_cap", rope_parameters=None))
     assert config.attn_logit_softcapping is None
     assert config.native == {"model_type": "gemma3_text", "config": {"attn_logit_softcapping": 0.5}}
 
