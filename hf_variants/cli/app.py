@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from ..training.errors import RunStopped
 from . import describe, evaluate, extend, finetune, generate, pretrain, quantize, quickstart, scaling
 from .console import print_error
 
@@ -26,7 +27,8 @@ def make_app():
 
 
 def run(arguments=None):
-    """Run the app and exit: 0, 2 with one red line for a mistake of the user, 130 when interrupted."""
+    """Run the app and exit: 0, 2 with one red line for a mistake of the user, 1 for a run that stopped itself, 130 when
+    interrupted."""
     # An optional dependency reports kernels that it does not find; nothing here needs them.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
@@ -38,6 +40,9 @@ def run(arguments=None):
     except ValueError as error:
         print_error(error)
         code = 2
+    except RunStopped as stop:
+        print_error(stop)
+        code = 1
     except Exception as error:
         # typer's usage errors know their own exit code; anything else is a defect and keeps its traceback
         if not hasattr(error, "format_message"):

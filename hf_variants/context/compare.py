@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from .rope_swap import scaled_model
 
 DEFAULT_METHODS = ("none", "linear", "ntk", "yarn")
+_POSITIONS_PER_BLOCK = 1024
 
 
 def compare_scalings(
@@ -74,11 +75,11 @@ def token_losses(model, ids, batch_size=1):
         for batch in ids.split(batch_size):
             batch = batch.to(model.device)
             logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
-            # Row by row: fp32 logits of a whole batch may be larger than the model.
-            rows = [
-                cross_entropy(row.float(), target, reduction="none") for row, target in zip(logits, batch[:, 1:], strict=True)
-            ]
-            parts.append(torch.stack(rows).double().cpu())
+            flat, targets = logits.reshape(-1, logits.shape[-1]), batch[:, 1:].reshape(-1)
+            # In blocks: the softmax of a whole long row may be larger than the model.
+            blocks = zip(flat.split(_POSITIONS_PER_BLOCK), targets.split(_POSITIONS_PER_BLOCK), strict=True)
+            losses = [cross_entropy(part.float(), target, reduction="none") for part, target in blocks]
+            parts.append(torch.cat(losses).view(len(batch), -1).double().cpu())
     finally:
         model.train(was_training)
     return torch.cat(parts)

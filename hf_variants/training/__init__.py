@@ -20,6 +20,7 @@ _WHERE = {
     "pack": "packing",
     "collate_rows": "trainer",
     "VariantsTrainer": "trainer",
+    "RunStopped": "errors",
     "ThroughputCallback": "callbacks",
     "PerplexityCallback": "callbacks",
     "last_good_checkpoint": "checkpoints",

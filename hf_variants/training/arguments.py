@@ -30,6 +30,8 @@ DEFAULTS = {
     "save_steps": 200,
     "save_total_limit": 2,
     "report_to": "none",
+    # a loss that is no number stops the run (VariantsTrainer); the filter would only hide it from the log
+    "logging_nan_inf_filter": False,
     # every parameter of the family takes part in every step, experts without tokens too
     "ddp_find_unused_parameters": False,
 }

@@ -81,7 +81,13 @@ def build_model(spec, tokenizer):
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is not None:
-        return load_model(spec.model_path, dtype=dtype)
+        model = load_model(spec.model_path, dtype=dtype)
+        if model.config.vocab_size < len(tokenizer):
+            raise ValueError(
+                f"model_path={spec.model_path!r} has vocab_size={model.config.vocab_size}, less than the {len(tokenizer)} "
+                f"tokens of tokenizer.path={spec.tokenizer.path!r}; leave tokenizer.path out to use the tokenizer of the model"
+            )
+        return model
     return AutoModelForCausalLM.from_config(build_config(spec.model, tokenizer), dtype=dtype)
 
 

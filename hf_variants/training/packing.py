@@ -45,7 +45,7 @@ def pack(documents, sequence_length):
         ValueError: when sequence_length is less than 2 or the documents do not fill one row.
     """
     if sequence_length < 2:
-        raise ValueError(f"data.sequence_length={sequence_length} must be at least 2 (one token to read, one to predict)")
+        raise short_row(sequence_length)
     ids, starts, held, rows = [], [], 0, 0
     for document in documents:
         starts.append(np.arange(len(document)) == 0)
@@ -63,6 +63,11 @@ def pack(documents, sequence_length):
         raise ValueError(
             f"the documents hold {held} tokens in all, less than one row of data.sequence_length={sequence_length}"
         )
+
+
+def short_row(sequence_length):
+    """The ValueError for rows in which nothing can be predicted."""
+    return ValueError(f"data.sequence_length={sequence_length} must be at least 2 (one token to read, one to predict)")
 
 
 def make_row(tokens, first):

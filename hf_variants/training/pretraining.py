@@ -17,12 +17,16 @@ from typing import Any
 
 from .arguments import training_arguments
 from .checkpoints import last_good_checkpoint
-from .documents import documents_fingerprint, train_and_eval_documents
+from .documents import read_corpus
 from .models import build_model, check_length, check_model_entry, model_section
-from .packing import packed_dataset, tokenizer_fingerprint
+from .packing import packed_dataset, short_row, tokenizer_fingerprint
 from .processes import print_once
+from .saves import saving
 from .stages import run_stage, stage_fingerprint, write_json
-from .tokenizer import is_tokenizer_directory, load_tokenizer, train_tokenizer
+from .tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
+
+# What a run that goes on with changed settings keeps: the weights in its checkpoints and the rows it has read depend on it.
+FIXED = ("model", "model_path", "tokenizer", "data", "texts", "seed", "dtype", "rows_per_step")
 
 
 @dataclass
@@ -39,33 +43,41 @@ def pretrain(spec, announce=print_once):
     """Run a `TrainingSpec`; finished work is not done again.
 
     Returns:
-        dict: eval_loss, eval_perplexity, unigram_perplexity, parameters, steps, tokens_per_second, seconds.
+        dict: eval_loss, eval_perplexity, unigram_perplexity, parameters, steps, tokens_per_second, seconds, failed_uploads,
+        corrupt_records.
 
     Raises:
         ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
     """
     arguments = training_arguments(spec)
+    check_rows(spec)
     check_model_entry(spec)
-    train_texts, eval_texts = train_and_eval_documents(spec.data)
-    texts = {"train": documents_fingerprint(train_texts), "eval": documents_fingerprint(eval_texts)}
+    corpus = read_corpus(spec.data)
+    announce_corrupt(corpus.report, announce)
     return run_stage(
         "pretrain",
         spec.output_dir,
-        stage_settings(spec, texts),
-        lambda: _pretrain(spec, train_texts, eval_texts, texts, announce),
+        stage_settings(spec, corpus.fingerprint),
+        lambda: _pretrain(spec, corpus, announce),
         overwrite=spec.overwrite,
         announce=announce,
         in_turn=arguments.main_process_first,
+        allow_changes=spec.allow_changes,
+        fixed=FIXED,
     )
 
 
 def stage_settings(spec, texts):
     """What decides the result of a training run: the spec, its model keys, and the content of its inputs."""
     settings = spec.to_dict()
-    for key in ("output_dir", "overwrite"):
+    for key in ("output_dir", "overwrite", "allow_changes"):
         del settings[key]
+    # How a step is cut into processes and micro-batches does not matter, how many rows it has does.
+    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        settings["trainer"].pop(key, None)
+    settings["rows_per_step"] = rows_per_step(training_arguments(spec))
     # Places, not content: the digests of the texts below say what was read.
-    for key in ("cache_dir", "source", "eval_source"):
+    for key in ("cache_dir", "source", "sources", "eval_source", "corrupt_limit"):
         del settings["data"][key]
     settings["model"] = None if spec.model is None else model_section(spec.model)
     settings["texts"] = texts
@@ -74,10 +86,28 @@ def stage_settings(spec, texts):
     return settings
 
 
-def _pretrain(spec, train_texts, eval_texts, texts, announce):
-    data = prepare_data(spec, train_texts, eval_texts, texts, announce)
+def announce_corrupt(report, announce):
+    """Say how many records were skipped and why, where any was."""
+    if report.corrupt:
+        total = report.corrupt + report.documents
+        first = "; ".join(report.first_corrupt)
+        announce(f"data: {report.corrupt:,} of {total:,} records are corrupt and were skipped; the first: {first}")
+
+
+def check_rows(spec):
+    """Refuse what no row or tokenizer could be made of, before anything is read. Raises ValueError."""
+    if spec.data.sequence_length < 2:
+        raise short_row(spec.data.sequence_length)
+    if not 0 <= spec.data.corrupt_limit < 1:
+        raise ValueError(f"data.corrupt_limit={spec.data.corrupt_limit} must be a share from 0 to less than 1")
+    if spec.tokenizer.path is None and spec.model_path is None:
+        special_tokens(spec.tokenizer)
+
+
+def _pretrain(spec, corpus, announce):
+    data = prepare_data(spec, corpus.train, corpus.eval, corpus.fingerprint, announce)
     model = build_model(spec, data.tokenizer)
-    return train(model, data, spec, announce)
+    return {**train(model, data, spec, announce), "corrupt_records": corpus.report.corrupt}
 
 
 def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
@@ -112,17 +142,19 @@ def train(model, data, spec, announce=print_once):
     _announce_start(trainer, data, baseline, announce)
     resume = last_good_checkpoint(spec.output_dir)
     if resume is not None:
+        check_steps_left(resume, trainer.args)
         announce(f"training: continues from {resume}")
     began = time.perf_counter()
     train_from(trainer, resume)
     seconds = time.perf_counter() - began
     loss = trainer.evaluate()["eval_loss"]
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
-        (Path(spec.output_dir) / "training_args.bin").unlink(missing_ok=True)
-        data.tokenizer.save_pretrained(spec.output_dir)
-        write_json(Path(spec.output_dir) / "training_log.json", trainer.state.log_history)
+    with saving(f"the final model in {spec.output_dir}", spec.output_dir):
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
+            (Path(spec.output_dir) / "training_args.bin").unlink(missing_ok=True)
+            data.tokenizer.save_pretrained(spec.output_dir)
+            write_json(Path(spec.output_dir) / "training_log.json", trainer.state.log_history)
     announce(f"held-out perplexity {math.exp(loss):.2f}; unigram baseline {baseline:.2f}")
     return {
         "eval_loss": loss,
@@ -132,7 +164,23 @@ def train(model, data, spec, announce=print_once):
         "steps": trainer.state.global_step,
         "tokens_per_second": throughput.tokens_per_second(),
         "seconds": seconds,
+        "failed_uploads": len(trainer.failed_uploads),
     }
+
+
+def rows_per_step(arguments):
+    """Rows of one optimizer step over all processes and micro-batches."""
+    return arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+
+
+def check_steps_left(checkpoint, arguments):
+    """Refuse to continue beyond the last step. Raises ValueError."""
+    done = int(Path(checkpoint).name.rsplit("-", 1)[1])
+    if 0 < arguments.max_steps < done:
+        raise ValueError(
+            f"trainer.max_steps={arguments.max_steps} is less than the {done} steps of {checkpoint}; give at least {done}, "
+            "another output_dir, or overwrite=true to start afresh"
+        )
 
 
 def make_trainer(model, data, spec):
@@ -144,8 +192,7 @@ def make_trainer(model, data, spec):
     from .trainer import VariantsTrainer, collate_rows
 
     arguments = training_arguments(spec)
-    rows = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    throughput = ThroughputCallback(rows * spec.data.sequence_length)
+    throughput = ThroughputCallback(rows_per_step(arguments) * spec.data.sequence_length)
     trainer = VariantsTrainer(
         model=model,
         args=arguments,
@@ -188,7 +235,7 @@ def _tokenizer(spec, train_texts, announce):
 
 def _announce_start(trainer, data, baseline, announce):
     model, arguments = trainer.model, trainer.args
-    rows = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    rows = rows_per_step(arguments)
     announce(
         f"training: {model.num_parameters():,} parameters, vocabulary {len(data.tokenizer):,}, {rows} rows per step "
         f"on {arguments.world_size} process(es); unigram baseline perplexity {baseline:.2f}"

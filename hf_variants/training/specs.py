@@ -26,18 +26,38 @@ class TokenizerSpec:
 
 
 @dataclass
+class SourceSpec:
+    """One of several sources of documents."""
+
+    source: str = key("a .txt (documents apart by blank lines), .jsonl, .parquet, folder or glob, or a `datasets` name", "")
+    subset: str | None = key("configuration name of a `datasets` source", None)
+    split: str = key("split of a `datasets` source", "train")
+    text_key: str = key("field that holds the text", "text")
+    max_documents: int | None = key("read only so many documents", None)
+    weight: float | None = key("share of the text, relative to the other sources; null everywhere: all of it once", None)
+
+
+@dataclass
 class DataSpec:
     """Where the documents come from, how they are split and packed."""
 
-    source: str = key("a .txt (documents apart by blank lines), a .jsonl, a folder or glob of them, or a `datasets` name", "")
+    source: str = key("a .txt (documents apart by blank lines), .jsonl, .parquet, folder or glob, or a `datasets` name", "")
+    sources: list[SourceSpec] = key("several sources, each a section like {source: a.jsonl, weight: 2}", factory=list)
+    stopping_strategy: Literal["first_exhausted", "all_exhausted"] = key(
+        "with weights: end with the first source, or repeat sources until each was read once", "first_exhausted"
+    )
+    streaming: bool = key("read documents again at each pass instead of holding them in memory", False)
     subset: str | None = key("configuration name of a `datasets` source", None)
     split: str = key("split of a `datasets` source", "train")
-    text_key: str = key("field that holds the text, for .jsonl and `datasets`", "text")
+    text_key: str = key("field that holds the text, for .jsonl, .parquet and `datasets`", "text")
     max_documents: int | None = key("read only so many documents", None)
     sequence_length: int = key("tokens per packed row", 256)
     eval_fraction: float = key("share of the characters held out, in whole documents", 0.05)
     eval_source: str | None = key("a held-out source of its own, instead of eval_fraction", None)
     split_seed: int = key("seed of the choice of held-out documents", 0)
+    corrupt_limit: float = key(
+        "share of the records that may be corrupt: they are skipped and counted; more is an error", 0.05
+    )
     cache_dir: str | None = key("where packed data is kept; null means output_dir/data", None)
 
 
@@ -59,6 +79,7 @@ class TrainingSpec:
     seed: int = key("seed of weights and data order", 0)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
+    allow_changes: bool = key("continue the run in output_dir although settings changed (more steps, another rate)", False)
 
     def to_dict(self):
         """The spec as plain nested dicts, as YAML would hold it."""

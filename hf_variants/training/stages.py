@@ -37,22 +37,52 @@ class Stage:
             return record["result"]
         return None
 
-    def start(self, overwrite=False):
-        """Claim the directory. Raises ValueError naming what changed when it holds other settings and `overwrite` is
-        False.
+    def start(self, overwrite=False, allow_changes=False, fixed=None):
+        """Claim the directory.
+
+        Args:
+            overwrite: remove what other settings left there.
+            allow_changes: go on with what other settings left there.
+            fixed: beginnings of dotted keys that going on cannot change; None where the stage cannot be gone on with.
+
+        Returns:
+            str: what changed, or "" where nothing did.
+
+        Raises:
+            ValueError: naming what changed, with the ways out, when it holds other settings and neither is allowed.
         """
-        record = self._read()
+        record, changes = self._read(), ""
         if record and record["fingerprint"] != self.fingerprint:
-            if not overwrite:
-                raise ValueError(
-                    f"output_dir={str(self.directory)!r} holds the stage {record['name']!r} of other settings "
-                    f"({describe_changes(record['settings'], self.settings)}); give another output_dir, or "
-                    "overwrite=true to start afresh"
-                )
-            if is_writer():
-                shutil.rmtree(self.directory)
+            changes = describe_changes(record["settings"], self.settings)
+            barred = [key for key in changed_keys(record["settings"], self.settings) if key.startswith(fixed or "")]
+            if overwrite:
+                if is_writer():
+                    shutil.rmtree(self.directory)
+                changes = ""
+            elif barred or not allow_changes:
+                raise ValueError(self._refusal(record["name"], changes, barred if allow_changes else None, bool(barred)))
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         self._write("started", None)
+        return changes
+
+    def _sweep(self):
+        """Remove what a killed process was in the middle of writing."""
+        if is_writer():
+            for path in [*self.directory.glob("*.partial-*"), *self.directory.glob("*/*.partial-*")]:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def _refusal(self, name, changes, barred, hopeless):
+        text = f"output_dir={str(self.directory)!r} holds the stage {name!r} of other settings ({changes}); "
+        text += "give another output_dir"
+        if not hopeless:
+            text += ", allow_changes=true to go on from its last checkpoint with the new ones"
+        if barred:
+            text += f" (allow_changes=true cannot change {', '.join(barred[:3])})"
+        return f"{text}, or overwrite=true to start afresh"
 
     def leave(self):
         """Give a directory up that holds nothing but the record: a refused setting shall not bar the mended one."""
@@ -78,11 +108,22 @@ class Stage:
         write_json(self.directory / STAGE_FILE, {**record, "settings": self.settings, "result": result})
 
 
-def run_stage(name, directory, settings, work, overwrite=False, announce=print_once, in_turn=nullcontext):
+def run_stage(
+    name,
+    directory,
+    settings,
+    work,
+    overwrite=False,
+    announce=print_once,
+    in_turn=nullcontext,
+    allow_changes=False,
+    fixed=None,
+):
     """The result of `work()` (JSON values), or the recorded one where an equal stage is finished in `directory`.
 
     Args:
         in_turn: context in which the processes of a launch claim the directory one after the other.
+        allow_changes, fixed: as in `Stage.start`.
 
     Raises:
         ValueError: when the directory holds a stage of other settings and `overwrite` is False.
@@ -93,7 +134,9 @@ def run_stage(name, directory, settings, work, overwrite=False, announce=print_o
         announce(f"{name}: already finished in {directory}, skipped")
         return result
     with in_turn():
-        stage.start(overwrite)
+        changes = stage.start(overwrite, allow_changes, fixed)
+    if changes:
+        announce(f"{name}: goes on in {directory} with changed settings ({changes})")
     try:
         return stage.finish(work())
     except ValueError:
@@ -115,9 +158,15 @@ def fingerprint_of(settings):
 def describe_changes(old, new, limit=4):
     """The dotted keys in which two nested mappings differ, as `trainer.max_steps: 600 -> 800`."""
     before, after = _flatten(old), _flatten(new)
-    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    changed = changed_keys(old, new)
     shown = [f"{key}: {before.get(key)} -> {after.get(key)}" for key in changed[:limit]]
     return ", ".join(shown + (["..."] if len(changed) > limit else []))
+
+
+def changed_keys(old, new):
+    """The dotted keys, sorted, in which two nested mappings differ."""
+    before, after = _flatten(old), _flatten(new)
+    return [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
 
 
 def read_json(path):
@@ -132,11 +181,15 @@ def write_json(path, value):
     """Write JSON so that a reader, or a kill at any moment, sees the old file or the new one."""
     path = Path(path)
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(value, indent=2, sort_keys=True) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(value, indent=2, sort_keys=True) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _flatten(mapping, where=""):

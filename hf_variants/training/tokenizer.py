@@ -23,7 +23,7 @@ def train_tokenizer(texts, spec):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = _special_tokens(spec)
+    special = special_tokens(spec)
     core = Tokenizer(models.BPE())
     # Digits apart keep numbers compositional (Llama); the GPT-2 pattern inside ByteLevel splits words from blanks.
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -66,7 +66,8 @@ def is_tokenizer_directory(directory):
     return all((Path(directory) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
-def _special_tokens(spec):
+def special_tokens(spec):
+    """The special tokens of a `TokenizerSpec`. Raises ValueError where they coincide or the vocabulary cannot hold them."""
     special = [spec.bos_token, spec.eos_token, spec.pad_token]
     if len(set(special)) != len(special):
         raise ValueError(f"tokenizer: bos_token, eos_token and pad_token must differ; got {special}")

@@ -1,19 +1,114 @@
-"""HF's Trainer with two differences: which parameters decay, and rows that carry positions.
+"""HF's Trainer with four differences: which parameters decay, rows that carry positions, a stop at the first loss or gradient
+that is no number, and saves and uploads that cannot harm the last checkpoint.
 
 Notable here: everything else (mixed precision, FSDP, DeepSpeed, Hub, trackers) is Trainer's own and is set by its own
 arguments.
 """
 
+import logging
+import math
+from contextlib import contextmanager
+from pathlib import Path
+
 import torch
 from torch import nn
 from transformers import Trainer
 
+from .checkpoints import last_good_checkpoint
+from .errors import RunStopped
+from .health import locate
+from .saves import saving
+
+logger = logging.getLogger(__name__)
+
 
 class VariantsTrainer(Trainer):
-    """Trainer whose weight decay touches matrices alone: no norm, no bias, no embedding (tied head included)."""
+    """Trainer whose weight decay touches matrices alone: no norm, no bias, no embedding (tied head included).
+
+    Raises:
+        RunStopped: in `train`, when the loss or the norm of the gradients is not finite (before the weights are changed), or
+            when a checkpoint cannot be written; the message names the step, the layer and the last good checkpoint.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.failed_uploads = []
+        self._micro_batches = []
 
     def get_decay_parameter_names(self, model):
         return decay_parameter_names(model)
+
+    def _run_epoch(self, *args, **kwargs):
+        # A run killed between its last checkpoint and its end has no step left; Trainer would make one more.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return None
+        return super()._run_epoch(*args, **kwargs)
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self._micro_batches.append(dict(inputs))
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not torch.isfinite(loss).all():
+            self._stop_at("loss", loss.item())
+        return loss
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        # Trainer asks once per optimizer step, after clipping and before the weights change.
+        norm = super()._get_grad_norm(model, grad_norm)
+        # With a scaler (fp16) infinite gradients are its signal to lower the scale and skip the step.
+        scaled = getattr(self.accelerator, "scaler", None) is not None
+        if norm is not None and not scaled and not math.isfinite(norm):
+            self._stop_at("norm of the gradients", float(norm))
+        self._micro_batches = []
+        return norm
+
+    def _stop_at(self, what, value):
+        step = self.state.global_step + 1
+        good = last_good_checkpoint(self.args.output_dir)
+        way = f"the last good checkpoint is {good}" if good else "no checkpoint was written before"
+        raise RunStopped(
+            f"step {step}: the {what} is {value}; {self._origin()}. The weights were not changed by this step and {way}; "
+            "lower trainer.learning_rate, raise trainer.warmup_steps or lower trainer.max_grad_norm, and run again with "
+            "allow_changes=true"
+        )
+
+    def _origin(self):
+        bare = self.accelerator.unwrap_model(self.model)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.is_distributed_loading_by_transformers:
+            # to run the batch again takes all processes, and only some may have seen it
+            return "its layer is not looked for in a sharded model"
+        batches = [self._prepare_inputs(batch) for batch in self._micro_batches]
+        bare.zero_grad(set_to_none=True)
+        with self.compute_loss_context_manager():
+            return locate(bare, batches)
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        with saving(folder, self.args.output_dir, partial=folder):
+            super()._save_checkpoint(model, trial)
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        with self._upload_may_fail(checkpoint_folder):
+            super()._push_from_checkpoint(checkpoint_folder)
+            for job in self.push_in_progress.jobs if self.push_in_progress is not None else ():
+                job.add_done_callback(lambda job: self._note_upload(checkpoint_folder, job.exception()))
+
+    def push_to_hub(self, *args, **kwargs):
+        with self._upload_may_fail(self.args.output_dir):
+            return super().push_to_hub(*args, **kwargs)
+
+    @contextmanager
+    def _upload_may_fail(self, what):
+        try:
+            yield
+        except Exception as error:  # whatever the network does, training and what is on the disk go on
+            self._note_upload(what, error)
+
+    def _note_upload(self, what, error):
+        if error is None or any(known is error for _, known in self.failed_uploads):
+            return
+        self.failed_uploads.append((str(what), error))
+        logger.warning("the upload of %s failed and was left out: %s", what, " ".join(str(error).split())[:300])
 
 
 def decay_parameter_names(model):
