@@ -1,4 +1,4 @@
-"""Callbacks that add numbers to what Trainer logs: tokens per second, perplexity, and how experts are used.
+"""Callbacks that add numbers to what Trainer logs: tokens per second, utilisation, time left, perplexity.
 
 Notable here: they work with a plain Trainer too; numbers enter the log history and whatever tracker comes after them.
 """
@@ -17,17 +17,27 @@ def add_to_log(state, logs, values):
 
 
 class ThroughputCallback(TrainerCallback):
-    """Logs `tokens_per_second` of the training steps since the last line, evaluation and saving excluded.
+    """Logs, of the training steps since the last line, evaluation and saving excluded:
+
+    - `tokens_per_second`, of all processes together;
+    - `mfu`: model FLOP/s (forward and backward, no recomputation) as a share of the peak of the devices (Chowdhery et al.
+      2022, arXiv:2204.02311 app. B), where both are known;
+    - `eta_seconds`: steps left, at the mean seconds of a step so far with evaluation and saving included.
 
     Args:
         tokens_per_step: tokens of one optimizer step over all processes.
+        flops_per_token: forward and backward, or None.
+        peak_flops: FLOP/s of all devices together, or None.
     """
 
-    def __init__(self, tokens_per_step):
-        self.tokens_per_step = tokens_per_step
+    def __init__(self, tokens_per_step, flops_per_token=None, peak_flops=None):
+        self.tokens_per_step, self.flops_per_token, self.peak_flops = tokens_per_step, flops_per_token, peak_flops
         self.seconds = self.total_seconds = 0.0
         self.steps = self.total_steps = 0
-        self._began = None
+        self._began = self._train_began = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._train_began = time.perf_counter()
 
     def on_step_begin(self, args, state, control, **kwargs):
         self._began = time.perf_counter()
@@ -40,12 +50,35 @@ class ThroughputCallback(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if logs is None or "loss" not in logs or not self.steps:
             return
-        add_to_log(state, logs, {"tokens_per_second": round(self.tokens_per_step * self.steps / self.seconds, 1)})
+        speed = self.tokens_per_step * self.steps / self.seconds
+        per_step = (time.perf_counter() - self._train_began) / self.total_steps
+        values = {
+            "tokens_per_second": round(speed, 1),
+            "eta_seconds": round(per_step * (state.max_steps - state.global_step), 1),
+        }
+        if self.flops_per_token and self.peak_flops:
+            values["mfu"] = round(speed * self.flops_per_token / self.peak_flops, 4)
+        add_to_log(state, logs, values)
         self.seconds, self.steps = 0.0, 0
 
     def tokens_per_second(self):
         """Over all steps of this process, or None when it made none."""
         return self.tokens_per_step * self.total_steps / self.total_seconds if self.total_steps else None
+
+    def mfu(self):
+        """Over all steps of this process, or None where it is not known."""
+        speed = self.tokens_per_second()
+        return speed * self.flops_per_token / self.peak_flops if speed and self.flops_per_token and self.peak_flops else None
+
+
+class EpochCallback(TrainerCallback):
+    """Tells a collator that draws anew at every epoch which epoch it is."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.collator.epoch = int(state.epoch or 0)
 
 
 class PerplexityCallback(TrainerCallback):

@@ -62,43 +62,52 @@ def build_config(model, tokenizer):
 def check_model_entry(spec):
     """Refuse a `TrainingSpec` whose model cannot be built, before any work is done. Raises ValueError."""
     from ..modeling.configuration_variants import VariantsConfig
+    from .objectives import check_objective
 
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to continue from); got {given}")
+    is_causal = None
     if spec.model is not None:
-        check_length(VariantsConfig(**model_section(spec.model)), spec.data.sequence_length)
+        config = VariantsConfig(**model_section(spec.model))
+        check_length(config, spec.data.sequence_length)
+        is_causal = config.is_causal
+    check_objective(spec, is_causal)
 
 
 def build_model(spec, tokenizer):
     """The model of a `TrainingSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path."""
     import torch
-    from transformers import AutoModelForCausalLM, set_seed
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, set_seed
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
+    from .objectives import check_objective
+
     check_model_entry(spec)
+    auto = AutoModelForMaskedLM if spec.objective == "mlm" else AutoModelForCausalLM
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is not None:
-        model = load_model(spec.model_path, dtype=dtype)
+        model = load_model(spec.model_path, auto, dtype=dtype)
+        check_objective(spec, getattr(model.config, "is_causal", None))
         if model.config.vocab_size < len(tokenizer):
             raise ValueError(
                 f"model_path={spec.model_path!r} has vocab_size={model.config.vocab_size}, less than the {len(tokenizer)} "
                 f"tokens of tokenizer.path={spec.tokenizer.path!r}; leave tokenizer.path out to use the tokenizer of the model"
             )
         return model
-    return AutoModelForCausalLM.from_config(build_config(spec.model, tokenizer), dtype=dtype)
+    return auto.from_config(build_config(spec.model, tokenizer), dtype=dtype)
 
 
-def load_model(path, **kwargs):
-    """AutoModelForCausalLM.from_pretrained with a ValueError naming `model_path` where it holds no model."""
+def load_model(path, auto=None, **kwargs):
+    """`auto`.from_pretrained (AutoModelForCausalLM) with a ValueError naming `model_path` where it holds no model."""
     from transformers import AutoModelForCausalLM
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
     try:
-        return AutoModelForCausalLM.from_pretrained(path, **kwargs)
+        return (auto or AutoModelForCausalLM).from_pretrained(path, **kwargs)
     except (OSError, ValueError) as error:
         raise no_model(path, error) from None
 

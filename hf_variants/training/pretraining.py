@@ -19,14 +19,27 @@ from .arguments import training_arguments
 from .checkpoints import last_good_checkpoint
 from .documents import read_corpus
 from .models import build_model, check_length, check_model_entry, model_section
-from .packing import packed_dataset, short_row, tokenizer_fingerprint
+from .packing import short_row
 from .processes import print_once
+from .row_files import packed_dataset, tokenizer_fingerprint
 from .saves import saving
 from .stages import run_stage, stage_fingerprint, write_json
 from .tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 
 # What a run that goes on with changed settings keeps: the weights in its checkpoints and the rows it has read depend on it.
-FIXED = ("model", "model_path", "tokenizer", "data", "texts", "seed", "dtype", "rows_per_step")
+FIXED = (
+    "model",
+    "tokenizer",
+    "data",
+    "texts",
+    "objective",
+    "mask_share",
+    "optimizer",
+    "muon",
+    "seed",
+    "dtype",
+    "rows_per_step",
+)
 
 
 @dataclass
@@ -43,14 +56,14 @@ def pretrain(spec, announce=print_once):
     """Run a `TrainingSpec`; finished work is not done again.
 
     Returns:
-        dict: eval_loss, eval_perplexity, unigram_perplexity, parameters, steps, tokens_per_second, seconds, failed_uploads,
-        corrupt_records.
+        dict: eval_loss, eval_perplexity, unigram_perplexity, parameters, steps, tokens_per_second, mfu, seconds,
+        failed_uploads, corrupt_records.
 
     Raises:
         ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
     """
     arguments = training_arguments(spec)
-    check_rows(spec)
+    check_parts(spec)
     check_model_entry(spec)
     corpus = read_corpus(spec.data)
     announce_corrupt(corpus.report, announce)
@@ -70,7 +83,7 @@ def pretrain(spec, announce=print_once):
 def stage_settings(spec, texts):
     """What decides the result of a training run: the spec, its model keys, and the content of its inputs."""
     settings = spec.to_dict()
-    for key in ("output_dir", "overwrite", "allow_changes"):
+    for key in ("output_dir", "overwrite", "allow_changes", "peak_flops"):
         del settings[key]
     # How a step is cut into processes and micro-batches does not matter, how many rows it has does.
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
@@ -94,14 +107,24 @@ def announce_corrupt(report, announce):
         announce(f"data: {report.corrupt:,} of {total:,} records are corrupt and were skipped; the first: {first}")
 
 
-def check_rows(spec):
-    """Refuse what no row or tokenizer could be made of, before anything is read. Raises ValueError."""
+def check_parts(spec):
+    """Refuse what no row, tokenizer or optimizer could be made of, before anything is read. Raises ValueError."""
+    from .muon import check_muon_options
+
     if spec.data.sequence_length < 2:
         raise short_row(spec.data.sequence_length)
     if not 0 <= spec.data.corrupt_limit < 1:
         raise ValueError(f"data.corrupt_limit={spec.data.corrupt_limit} must be a share from 0 to less than 1")
     if spec.tokenizer.path is None and spec.model_path is None:
-        special_tokens(spec.tokenizer)
+        special_tokens(spec.tokenizer, spec.objective == "mlm")
+    if spec.optimizer == "muon":
+        if "optim" in spec.trainer:
+            raise ValueError(
+                f"trainer.optim={spec.trainer['optim']!r} has no effect with optimizer='muon'; leave one of them out"
+            )
+        check_muon_options(spec.muon)
+    elif spec.muon:
+        raise ValueError(f"muon={spec.muon!r} has no effect with optimizer={spec.optimizer!r}; set optimizer='muon'")
 
 
 def _pretrain(spec, corpus, announce):
@@ -118,10 +141,11 @@ def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
     with training_arguments(spec).main_process_first():
         tokenizer = _tokenizer(spec, train_texts, announce)
         folder = spec.data.cache_dir or str(Path(spec.output_dir) / "data")
+        options = {"packing": spec.data.packing, "long_documents": spec.data.long_documents}
         length = spec.data.sequence_length
-        train_rows = packed_dataset(train_texts, tokenizer, length, folder, texts["train"], "train")
-        eval_rows = packed_dataset(eval_texts, tokenizer, length, folder, texts["eval"], "eval")
-    announce(f"data: {len(train_rows):,} training and {len(eval_rows):,} held-out rows of {length} tokens")
+        train_rows = packed_dataset(train_texts, tokenizer, length, folder, texts["train"], "train", **options)
+        eval_rows = packed_dataset(eval_texts, tokenizer, length, folder, texts["eval"], "eval", **options)
+    _announce_rows(train_rows, eval_rows, length, announce)
     return PreparedData(tokenizer, train_rows, eval_rows, {**texts, "tokenizer": tokenizer_fingerprint(tokenizer)})
 
 
@@ -138,7 +162,7 @@ def train(model, data, spec, announce=print_once):
 
     check_length(model.config, spec.data.sequence_length)
     baseline = baseline_perplexity(data, model.config.vocab_size)
-    trainer, throughput = make_trainer(model, data, spec)
+    trainer, throughput = make_trainer(model, data, spec, announce)
     _announce_start(trainer, data, baseline, announce)
     resume = last_good_checkpoint(spec.output_dir)
     if resume is not None:
@@ -163,6 +187,7 @@ def train(model, data, spec, announce=print_once):
         "parameters": model.num_parameters(),
         "steps": trainer.state.global_step,
         "tokens_per_second": throughput.tokens_per_second(),
+        "mfu": throughput.mfu(),
         "seconds": seconds,
         "failed_uploads": len(trainer.failed_uploads),
     }
@@ -183,29 +208,57 @@ def check_steps_left(checkpoint, arguments):
         )
 
 
-def make_trainer(model, data, spec):
+def make_trainer(model, data, spec, announce=print_once):
     """(VariantsTrainer, ThroughputCallback) of a run."""
     from transformers.trainer_callback import ProgressCallback
 
-    from .callbacks import PerplexityCallback, ThroughputCallback, add_callback_before_trackers
+    from .callbacks import EpochCallback, PerplexityCallback, ThroughputCallback, add_callback_before_trackers
+    from .objectives import collator_of
     from .progress import ShortProgressCallback
-    from .trainer import VariantsTrainer, collate_rows
+    from .trainer import VariantsTrainer
 
     arguments = training_arguments(spec)
-    throughput = ThroughputCallback(rows_per_step(arguments) * spec.data.sequence_length)
+    collator = collator_of(spec.objective, data.tokenizer, spec.mask_share, spec.seed)
+    flops, peak = training_flops(model.config, spec.data.sequence_length), device_peak(model, arguments, spec.peak_flops)[0]
+    tokens = rows_per_step(arguments) * spec.data.sequence_length
+    throughput = ThroughputCallback(tokens, flops, peak and peak * arguments.world_size)
     trainer = VariantsTrainer(
         model=model,
         args=arguments,
         train_dataset=data.train,
         eval_dataset=data.eval,
-        data_collator=collate_rows,
+        data_collator=collator,
         processing_class=data.tokenizer,
+        muon=spec.muon if spec.optimizer == "muon" else None,
     )
     for callback in (throughput, PerplexityCallback()):
         add_callback_before_trackers(trainer, callback)
+    if hasattr(collator, "epoch"):
+        trainer.add_callback(EpochCallback(collator))
+    if spec.samples.prompts:
+        from .sampling import SamplesCallback
+
+        sampling = (spec.samples.prompts, data.tokenizer, spec.samples.steps, spec.samples.generation, spec.seed)
+        trainer.add_callback(SamplesCallback(*sampling, announce))
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ShortProgressCallback)
     return trainer, throughput
+
+
+def training_flops(config, length):
+    """Forward and backward FLOPs of a token in rows of `length`, or None for a model that is not of the family."""
+    from ..analysis.flops import flops_per_token
+
+    return 3 * flops_per_token(config, length).total if hasattr(config, "layer_plan") else None
+
+
+def device_peak(model, arguments, given):
+    """(peak FLOP/s of one device, how it is known)."""
+    import torch
+
+    from .peak_flops import peak_flops
+
+    return peak_flops(given, torch.bfloat16 if arguments.bf16 else model.dtype)
 
 
 def baseline_perplexity(data, vocab_size):
@@ -217,8 +270,20 @@ def baseline_perplexity(data, vocab_size):
 
 
 def _label_batches(rows):
-    for batch in rows.with_format("numpy", columns=["labels"]).iter(1000):
-        yield batch["labels"]
+    return (columns["labels"] for columns in rows.batches())
+
+
+def _announce_rows(train, held_out, length, announce):
+    stats = train.stats
+    announce(f"data: {len(train):,} training and {len(held_out):,} held-out rows of {length} tokens")
+    parts = [f"{stats['documents']:,} training documents of {stats['tokens']:,} tokens"]
+    if stats["documents_cut"]:
+        parts.append(f"{stats['documents_cut']:,} longer than a row and cut")
+    if stats["documents_skipped"]:
+        parts.append(f"{stats['documents_skipped']:,} longer than a row and skipped")
+    if stats["padding"]:
+        parts.append(f"{stats['padding'] / (len(train) * length):.1%} padding")
+    announce(f"data: {', '.join(parts)}")
 
 
 def _tokenizer(spec, train_texts, announce):
@@ -228,7 +293,7 @@ def _tokenizer(spec, train_texts, announce):
     if not is_tokenizer_directory(folder):
         announce(f"tokenizer: training a byte-level BPE of {spec.tokenizer.vocab_size:,} tokens")
         partial = folder.with_name(f"tokenizer.partial-{os.getpid()}")
-        train_tokenizer(train_texts, spec.tokenizer).save_pretrained(partial)
+        train_tokenizer(train_texts, spec.tokenizer, spec.objective == "mlm").save_pretrained(partial)
         partial.rename(folder)
     return load_tokenizer(folder)
 

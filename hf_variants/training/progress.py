@@ -12,6 +12,8 @@ _SHOWN = (
     ("learning_rate", "lr {:.2e}"),
     ("grad_norm", "gradient {:.2f}"),
     ("tokens_per_second", "{:,.0f} tokens/s"),
+    ("mfu", "MFU {:.1%}"),
+    ("eta_seconds", "{:,.0f} s left"),
     ("expert_load_min", "expert load {:.2f}"),
     ("expert_load_max", "to {:.2f}"),
 )

@@ -23,6 +23,7 @@ class TokenizerSpec:
     bos_token: str = key("begins every document", "<|begin_of_text|>")
     eos_token: str = key("ends every document", "<|end_of_text|>")
     pad_token: str = key("fills rows of a batch", "<|pad|>")
+    mask_token: str = key("stands for a hidden token; only part of tokenizers trained with objective=mlm", "<|mask|>")
 
 
 @dataclass
@@ -52,6 +53,11 @@ class DataSpec:
     text_key: str = key("field that holds the text, for .jsonl, .parquet and `datasets`", "text")
     max_documents: int | None = key("read only so many documents", None)
     sequence_length: int = key("tokens per packed row", 256)
+    packing: Literal["concatenate", "best_fit"] = key(
+        "concatenate: rows without padding, documents go on in the next row; best_fit: cut only documents longer than a row",
+        "concatenate",
+    )
+    long_documents: Literal["cut", "skip", "refuse"] = key("what becomes of a document longer than a row", "cut")
     eval_fraction: float = key("share of the characters held out, in whole documents", 0.05)
     eval_source: str | None = key("a held-out source of its own, instead of eval_fraction", None)
     split_seed: int = key("seed of the choice of held-out documents", 0)
@@ -59,6 +65,15 @@ class DataSpec:
         "share of the records that may be corrupt: they are skipped and counted; more is an error", 0.05
     )
     cache_dir: str | None = key("where packed data is kept; null means output_dir/data", None)
+
+
+@dataclass
+class SamplesSpec:
+    """Continuations made during training, in output_dir/training_samples.jsonl."""
+
+    prompts: list[str] = key("texts to continue; empty makes no samples", factory=list)
+    steps: int | None = key("make them every so many steps; null: at every evaluation", None)
+    generation: dict = key("GenerationConfig keys by their own names", factory=dict)
 
 
 @dataclass
@@ -75,7 +90,21 @@ class TrainingSpec:
     )
     model_path: str | None = key("continue from this checkpoint instead of new weights", None)
     tokenizer: TokenizerSpec = key("tokenizer", factory=TokenizerSpec)
-    trainer: dict = key("transformers TrainingArguments by their own names (max_steps, learning_rate, ...)", factory=dict)
+    trainer: dict = key(
+        "transformers TrainingArguments by their own names (max_steps, learning_rate, bf16, report_to, ...)", factory=dict
+    )
+    objective: Literal["clm", "mlm", "span_corruption"] = key(
+        "clm: every next token; mlm: hidden tokens, for model.is_causal=false; span_corruption: for encoder-decoders", "clm"
+    )
+    mask_share: float = key("share of the tokens that mlm hides", 0.15)
+    optimizer: Literal["adamw", "muon"] = key(
+        "muon: Muon for hidden matrices, AdamW for the rest; adamw: trainer.optim", "adamw"
+    )
+    muon: dict = key("further options of torch.optim.Muon, by their own names (momentum, ns_steps, ...)", factory=dict)
+    samples: SamplesSpec = key("samples", factory=SamplesSpec)
+    peak_flops: float | None = key(
+        "FLOP/s of a device, to report mfu; null: its data sheet, or a measured product on a CPU", None
+    )
     seed: int = key("seed of weights and data order", 0)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)

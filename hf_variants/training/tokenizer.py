@@ -7,12 +7,13 @@ round trip); the bos token is part of the tokenizer's template, so prompts begin
 from pathlib import Path
 
 
-def train_tokenizer(texts, spec):
+def train_tokenizer(texts, spec, masked=False):
     """Train a byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909; bytes as in GPT-2) on an iterable of str.
 
     Args:
         texts: documents.
         spec: `TokenizerSpec` with vocab_size, min_frequency and the special tokens.
+        masked: whether the mask token is one of them.
 
     Returns:
         PreTrainedTokenizerFast; `len(tokenizer)` is at most spec.vocab_size (less where the text is too small).
@@ -23,7 +24,7 @@ def train_tokenizer(texts, spec):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = special_tokens(spec)
+    special = special_tokens(spec, masked)
     core = Tokenizer(models.BPE())
     # Digits apart keep numbers compositional (Llama); the GPT-2 pattern inside ByteLevel splits words from blanks.
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -44,6 +45,7 @@ def train_tokenizer(texts, spec):
         bos_token=spec.bos_token,
         eos_token=spec.eos_token,
         pad_token=spec.pad_token,
+        mask_token=spec.mask_token if masked else None,
         clean_up_tokenization_spaces=False,
     )
 
@@ -66,14 +68,16 @@ def is_tokenizer_directory(directory):
     return all((Path(directory) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
-def special_tokens(spec):
+def special_tokens(spec, masked=False):
     """The special tokens of a `TokenizerSpec`. Raises ValueError where they coincide or the vocabulary cannot hold them."""
-    special = [spec.bos_token, spec.eos_token, spec.pad_token]
+    special = [spec.bos_token, spec.eos_token, spec.pad_token] + ([spec.mask_token] if masked else [])
     if len(set(special)) != len(special):
-        raise ValueError(f"tokenizer: bos_token, eos_token and pad_token must differ; got {special}")
+        raise ValueError(f"tokenizer: its special tokens must differ; got {special}")
     least = 256 + len(special)
     if spec.vocab_size < least:
-        raise ValueError(f"tokenizer.vocab_size={spec.vocab_size} must be at least {least} (256 bytes and 3 special tokens)")
+        raise ValueError(
+            f"tokenizer.vocab_size={spec.vocab_size} must be at least {least} (256 bytes and {len(special)} special tokens)"
+        )
     return special
 
 

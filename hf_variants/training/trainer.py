@@ -1,5 +1,5 @@
-"""HF's Trainer with four differences: which parameters decay, rows that carry positions, a stop at the first loss or gradient
-that is no number, and saves and uploads that cannot harm the last checkpoint.
+"""HF's Trainer with five differences: which parameters decay, Muon, rows that carry positions, a stop at the first loss or
+gradient that is no number, and saves and uploads that cannot harm the last checkpoint.
 
 Notable here: everything else (mixed precision, FSDP, DeepSpeed, Hub, trackers) is Trainer's own and is set by its own
 arguments.
@@ -13,10 +13,12 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import Trainer
+from transformers.trainer_utils import SchedulerType
 
 from .checkpoints import last_good_checkpoint
 from .errors import RunStopped
 from .health import locate
+from .muon import muon_optimizer
 from .saves import saving
 
 logger = logging.getLogger(__name__)
@@ -30,13 +32,29 @@ class VariantsTrainer(Trainer):
             when a checkpoint cannot be written; the message names the step, the layer and the last good checkpoint.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, muon=None, **kwargs):
+        """Args: as those of Trainer. muon: options of torch.optim.Muon, which then trains the hidden matrices."""
         super().__init__(*args, **kwargs)
+        self.muon = muon
         self.failed_uploads = []
         self._micro_batches = []
 
     def get_decay_parameter_names(self, model):
         return decay_parameter_names(model)
+
+    def create_optimizer(self, model=None):
+        if self.muon is None or self.optimizer is not None:
+            return super().create_optimizer(model)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.is_distributed_loading_by_transformers:
+            raise ValueError("optimizer='muon' needs whole matrices, and this run shards them; use optimizer='adamw'")
+        model = self.model if model is None else model
+        self.optimizer = muon_optimizer(model, self.get_decay_parameter_names(model), self.args, self.muon)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        if self.args.lr_scheduler_type == SchedulerType.WARMUP_STABLE_DECAY:
+            self.args.lr_scheduler_kwargs = with_decay_steps(self.args.lr_scheduler_kwargs, num_training_steps)
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def _run_epoch(self, *args, **kwargs):
         # A run killed between its last checkpoint and its end has no step left; Trainer would make one more.
@@ -109,6 +127,15 @@ class VariantsTrainer(Trainer):
             return
         self.failed_uploads.append((str(what), error))
         logger.warning("the upload of %s failed and was left out: %s", what, " ".join(str(error).split())[:300])
+
+
+def with_decay_steps(options, steps):
+    """Options of the warmup-stable-decay schedule (Hu et al. 2024, arXiv:2404.06395) with `num_decay_steps`: as given, or a
+    share of the `steps` where it is below one; a fifth of them where it is missing.
+    """
+    options = dict(options or {})
+    decay = options.get("num_decay_steps", 0.2)
+    return {**options, "num_decay_steps": round(decay * steps) if decay < 1 else int(decay)}
 
 
 def decay_parameter_names(model):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from hf_variants.training import pretrain
 from tests.training.runs import quiet, spec_of
 
-POINTS = 12
+POINTS = 9
 EVENTS = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "shutil.copyfile")
 
 

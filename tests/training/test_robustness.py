@@ -255,4 +255,4 @@ def test_killed_at_any_write_the_same_command_ends_in_equal_bits(text, tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     counts = json.loads(done.stdout.splitlines()[-1])
-    assert counts["killed"] == counts["tried"] > 10
+    assert counts["killed"] == counts["tried"] > 7
