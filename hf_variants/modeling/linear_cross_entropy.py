@@ -1,22 +1,29 @@
 """Cross-entropy of a linear head, fused with it: gradients are taken while a chunk of logits is at hand.
 
-Notable here: the logits of a chunk are made once, turned into the loss and into the gradients of states and head, and dropped;
-no pass recomputes them and none holds more than a chunk (the idea of Liger Kernel, arXiv:2410.10989 §3.2). The backward pass
-only multiplies by the incoming gradient. Heads that are more than a plain `nn.Linear` take the general way of `losses.py`.
+Notable here: the logits of a chunk are made once, turned in place into the gradient of the loss, multiplied into the gradients
+of states and head, and overwritten by the next chunk; no pass recomputes them and none holds more than a chunk (the idea of
+Liger Kernel, arXiv:2410.10989 §3.2). On a CPU the softmax runs over a few rows at a time, which stay in its cache, and tokens
+without a label are left out of every product. The backward pass only multiplies by the incoming gradient. Heads that are more
+than a plain `nn.Linear` take the general way of `losses.py`.
 """
 
 import torch
 from torch import nn
+from transformers.utils.import_utils import is_tracing
 
 from .losses import IGNORE
 
+# bytes of one chunk of logits, and how many of its numbers a CPU turns into gradients at a time
+CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
+CACHED_ELEMENTS = 1 << 19
 
-def is_plain_linear(head):
-    """Whether `head` is an `nn.Linear` whose whole weight is at hand: no adapter, quantizer, shard or hook between."""
-    if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter or hasattr(head, "_hf_hook"):
+
+def is_plain_linear(layer):
+    """Whether `layer` is an `nn.Linear` whose whole weight is at hand: no adapter, quantizer, shard or hook between."""
+    if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter or hasattr(layer, "_hf_hook"):
         return False
-    hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks
-    return not hooked and tuple(head.weight.shape) == (head.out_features, head.in_features)
+    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return not hooked and tuple(layer.weight.shape) == (layer.out_features, layer.in_features)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -26,54 +33,123 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, states, weight, bias, targets, scaling, softcap, rows):
-        wants = ctx.needs_input_grad[:3]
-        grads = [
-            torch.empty_like(states) if wants[0] else None,
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wants[1] else None,
-            torch.zeros(bias.shape, dtype=torch.float32, device=bias.device) if bias is not None and wants[2] else None,
-        ]
-        total = torch.zeros((), dtype=torch.float32, device=states.device)
-        for start in range(0, states.shape[0], rows):
-            part = slice(start, start + rows)
-            loss, grad_logits = _chunk(states[part], weight, bias, targets[part], scaling, softcap, any(wants))
-            total += loss
-            if grads[0] is not None:
-                grads[0][part] = grad_logits @ weight
-            if grads[1] is not None:
-                grads[1] += grad_logits.t() @ states[part]
-            if grads[2] is not None:
-                grads[2] += grad_logits.sum(0, dtype=torch.float32)
-        ctx.save_for_backward(*grads)
-        ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
+    def forward(ctx, states, weight, bias, targets, scaling, softcap):
+        rules = (scaling, softcap, ctx.needs_input_grad[:3])
+        total, grads = _loss_and_gradients(states, weight, bias, targets, *rules)
+        ctx.save_for_backward(states, weight, bias, targets)
+        ctx.grads, ctx.rules = grads, rules
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_total):
+        inputs = ctx.saved_tensors
+        # a second pass through a graph that was kept makes them again: the first took them with it
+        grads = ctx.grads if ctx.grads is not None else _loss_and_gradients(*inputs, *ctx.rules)[1]
+        ctx.grads = None
         scaled = (
-            None if grad is None else (grad * grad_total).to(dtype)
-            for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+            None if grad is None else grad.mul_(grad_total).to(tensor.dtype)
+            for grad, tensor in zip(grads, inputs, strict=False)
         )
-        return *scaled, None, None, None, None
+        return *scaled, None, None, None
 
 
-def _chunk(states, weight, bias, targets, scaling, softcap, wants_grad):
-    """Loss of one chunk, and the gradient of its logits before scaling and soft-cap in the states' dtype."""
-    logits = nn.functional.linear(states, weight, bias).float() / scaling
+def _loss_and_gradients(states, weight, bias, targets, scaling, softcap, wants):
+    """The summed loss, and its gradients (states, weight, bias) where `wants` says so, else None."""
+    chosen = _labelled(targets)
+    rows, kept = (states, targets) if chosen is None else (states[chosen], targets[chosen])
+    rows, head, offset = _in_autocast_dtype(rows, weight, bias)
+    grad_rows = torch.empty_like(rows) if wants[0] else None
+    grad_head, grad_offset = _ProductSum(weight.shape, rows), torch.zeros_like(weight[:, 0], dtype=torch.float32)
+    total = torch.zeros((), dtype=torch.float32, device=states.device)
+    limit = CHUNK_BYTES["cpu" if rows.device.type == "cpu" else "cuda"]
+    step = max(1, limit // (weight.shape[0] * rows.element_size()))
+    buffer = None if is_tracing(rows) else rows.new_empty(min(step, rows.shape[0]), weight.shape[0])
+    for start in range(0, rows.shape[0], step):
+        part = rows[start : start + step]
+        logits = part @ head.t() if buffer is None else torch.mm(part, head.t(), out=buffer[: part.shape[0]])
+        if offset is not None:
+            logits += offset
+        total += _turn_into_gradient(logits, kept[start : start + step], scaling, softcap)
+        if wants[0]:
+            grad_rows[start : start + step] = logits @ head
+        if wants[1]:
+            grad_head.add(logits, part)
+        if wants[2]:
+            grad_offset += logits.sum(0, dtype=torch.float32)
+    if wants[0] and chosen is not None:
+        grad_rows = torch.zeros_like(states, dtype=rows.dtype).index_copy_(0, chosen, grad_rows)
+    return total, (grad_rows, grad_head.value() if wants[1] else None, grad_offset if wants[2] else None)
+
+
+def _labelled(targets):
+    """Indices of the tokens with a label, where enough have none to be worth leaving out; else None."""
+    if targets.device.type != "cpu" or is_tracing(targets):
+        return None
+    chosen = (targets != IGNORE).nonzero().squeeze(1)
+    return chosen if chosen.numel() < 0.9 * targets.numel() else None
+
+
+def _in_autocast_dtype(*tensors):
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(None if part is None else part.to(torch.get_autocast_dtype(device)) for part in tensors)
+
+
+class _ProductSum:
+    """A sum of products a^T b: one alone stays in their dtype, several are added up in fp32."""
+
+    def __init__(self, shape, like):
+        self.shape, self.like, self.total = shape, like, None
+
+    def add(self, left, right):
+        if self.total is None:
+            self.total = left.t() @ right
+        elif right.dtype in _WIDE:
+            self.total.addmm_(left.t(), right)
+        else:
+            self.total = self.total.float()
+            self.total += left.t() @ right
+
+    def value(self):
+        return self.like.new_zeros(self.shape) if self.total is None else self.total
+
+
+_WIDE = (torch.float32, torch.float64)
+
+
+def _turn_into_gradient(logits, targets, scaling, softcap):
+    """The summed loss of a chunk of logits [n, V], which become its gradient before scaling and soft-cap, in place."""
+    step = logits.shape[0]
+    if logits.device.type == "cpu" and not is_tracing(logits):
+        step = max(1, CACHED_ELEMENTS // logits.shape[1])
+    losses = [
+        _turn_rows(block, part, scaling, softcap)
+        for block, part in zip(logits.split(step), targets.split(step), strict=True)
+    ]
+    return torch.stack(losses).sum()
+
+
+def _turn_rows(logits, targets, scaling, softcap):
+    x = logits if logits.dtype in _WIDE else logits.float()
+    if scaling != 1:
+        x.div_(scaling)
     tanh = None
     if softcap is not None:
-        tanh = torch.tanh(logits / softcap)
-        logits = tanh * softcap
-    kept = targets != IGNORE
+        tanh = torch.tanh(x.div_(softcap))
+        torch.mul(tanh, softcap, out=x)
+    kept = (targets != IGNORE).unsqueeze(1).to(x.dtype)
     index = targets.clamp(min=0).unsqueeze(1)
-    normaliser = logits.logsumexp(dim=-1, keepdim=True)
-    loss = ((normaliser - logits.gather(1, index)).squeeze(1) * kept).sum()
-    if not wants_grad:
-        return loss, None
-    grad = (logits - normaliser).exp_()
-    grad.scatter_add_(1, index, torch.full_like(normaliser, -1.0))
-    grad *= kept.unsqueeze(1)
+    picked, top = x.gather(1, index), x.amax(dim=1, keepdim=True)
+    x.sub_(top).exp_()
+    normaliser = x.sum(dim=1, keepdim=True)
+    loss = ((normaliser.log() + top - picked) * kept).sum()
+    x.mul_(kept / normaliser).scatter_add_(1, index, -kept)
     if tanh is not None:
-        grad *= 1 - tanh * tanh
-    return loss, (grad / scaling).to(states.dtype)
+        x.mul_(1 - tanh * tanh)
+    if scaling != 1:
+        x.div_(scaling)
+    if x is not logits:
+        logits.copy_(x)
+    return loss

@@ -16,7 +16,6 @@ from .head_layers import build_transform
 from .head_model import VariantsHeadModel
 from .linear_cross_entropy import LinearCrossEntropy, is_plain_linear
 from .losses import (
-    CHUNK_ELEMENTS,
     IGNORE,
     DeferredLogits,
     DeferredLogitsOutput,
@@ -107,9 +106,8 @@ class VariantsLanguageModel(VariantsHeadModel):
         if not fused:
             return chunked_cross_entropy(states, targets, head, self.config.vocab_size)
         states, targets = states.flatten(0, -2), targets.flatten().to(states.device)
-        config, rows = self.config, max(1, CHUNK_ELEMENTS // self.config.vocab_size)
         weights = (self.lm_head.weight, self.lm_head.bias)
-        options = (config.logits_scaling, config.final_logit_softcapping, rows)
+        options = (self.config.logits_scaling, self.config.final_logit_softcapping)
         return LinearCrossEntropy.apply(states, *weights, targets, *options), (targets != IGNORE).sum()
 
     def _shows_router_logits(self, inputs):

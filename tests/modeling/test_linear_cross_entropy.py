@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_variants import VariantsConfig, VariantsForCausalLM
-from hf_variants.modeling import modeling_variants
+from hf_variants.modeling import linear_cross_entropy
 from hf_variants.modeling.linear_cross_entropy import LinearCrossEntropy, is_plain_linear
 
 VOCABULARY = 97
@@ -26,7 +26,8 @@ def build(**toggles):
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 @pytest.mark.parametrize("name", HEADS)
 def test_equals_plain_cross_entropy(name, rows, monkeypatch):
-    monkeypatch.setattr(modeling_variants, "CHUNK_ELEMENTS", VOCABULARY * rows)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 4 * VOCABULARY * rows})
+    monkeypatch.setattr(linear_cross_entropy, "CACHED_ELEMENTS", VOCABULARY * 3)
     model = build(**HEADS[name])
     ids = torch.randint(0, VOCABULARY, (3, 20))
     labels = ids.clone()
@@ -59,13 +60,13 @@ def test_gradients_are_those_of_finite_differences():
     states, weight, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((5, 4), (6, 4), (6,)))
     targets = torch.tensor([0, 5, -100, 2, 3])
     leaves = [tensor.requires_grad_() for tensor in (states, weight, bias)]
-    LinearCrossEntropy.apply(*leaves, targets, 2.0, 3.0, 2).backward()
+    LinearCrossEntropy.apply(*leaves, targets, 2.0, 3.0).backward()
     for tensor in leaves:
         index = (1,) * tensor.dim()
         moved = []
         for step in (1e-2, -1e-2):
             with torch.no_grad():
                 tensor[index] += step
-                moved.append(LinearCrossEntropy.apply(*leaves, targets, 2.0, 3.0, 2).item())
+                moved.append(LinearCrossEntropy.apply(*leaves, targets, 2.0, 3.0).item())
                 tensor[index] -= step
         assert abs((moved[0] - moved[1]) / 2e-2 - tensor.grad[index].item()) < 1e-3

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_variants import VariantsForMaskedLM
-from hf_variants.modeling import losses, modeling_variants
+from hf_variants.modeling import linear_cross_entropy, losses
 from tests.training_model.support import batch_of, sparse_model, trainer_of, uneven_rows
 from tests.variants import build, tiny
 
@@ -187,8 +187,8 @@ def test_cross_entropy_never_holds_the_full_logits(monkeypatch, name):
     expected.loss.backward()
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
     model.zero_grad()
-    for module in (losses, modeling_variants):
-        monkeypatch.setattr(module, "CHUNK_ELEMENTS", 16 * 1000)
+    monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 16 * 1000)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 4 * 16 * 1000})
     kept = []
     with (
         LargestFloat() as largest,
