@@ -1,93 +1,79 @@
-"""`python -m benchmarks [CASE ...]`: measure the family against native Llama on the same weights, and print a table.
+"""`python -m benchmarks [CASE ...] [--again] [--list]`: measure the family against native classes on the same weights.
 
-The shape is that of SmolLM2-135M with 12 of its 30 layers. Times are the best of several, taken in turn; ratios are native
-time divided by ours, so that more is better.
+Without names every case that has no result yet is run, so an interrupted run goes on where it stopped; a named case is always
+run. Each case runs in a process of its own and writes `runs/benchmarks/CASE.json`; the table and the plots are made from those
+files, `--table` alone makes them again.
 """
 
+import argparse
 import json
-import platform
+import subprocess
 import sys
-from datetime import date
+import time
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.table import Table
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.machine import gemm_gflops, memory_gigabytes_per_second, paired_seconds
-from hf_variants import VariantsConfig, VariantsForCausalLM
+from benchmarks.cases import CASES, find_case
+from benchmarks.table import print_table, write_json
 
-SHAPE = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
+RESULTS = Path("runs/benchmarks")
 
 
-def build_pair():
-    """Native Llama and the family's model with the same weights."""
-    native = LlamaForCausalLM(LlamaConfig(**SHAPE))
-    ours = VariantsForCausalLM(VariantsConfig(**SHAPE))
-    ours.load_state_dict(native.state_dict())
-    return native, ours
+def parse(argv):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"one of {', '.join(CASES)}")
+    parser.add_argument("--again", action="store_true", help="run cases that have a result too")
+    parser.add_argument("--list", action="store_true", help="list the cases and stop")
+    parser.add_argument("--table", action="store_true", help="make the table and the plots from the results there are")
+    parser.add_argument("--threads", type=int, help="threads of torch; its own default when absent")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the results ({RESULTS})")
+    return parser.parse_args(argv)
 
 
-def prefill(pair, batch=2, length=512):
-    """One forward over a prompt; tokens per second."""
-    ids = torch.randint(0, SHAPE["vocab_size"], (batch, length))
-    calls = [lambda model=model: torch.no_grad()(model.eval())(ids, logits_to_keep=1) for model in pair]
-    return batch * length, paired_seconds(*calls)
+def main(argv=None):
+    options, console = parse(argv), Console()
+    if options.list:
+        for case in CASES.values():
+            console.print(f"{case.name}: {case.title}")
+        return
+    try:
+        wanted = [find_case(name) for name in options.cases] or list(CASES.values())
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    failed = [] if options.table else run_all(wanted, options, console)
+    results = read_results(options.results)
+    print_table(results, console)
+    write_json(results, options.results / "all.json")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
-def decode(pair, prompt=32, tokens=32):
-    """Greedy generation of one row with a DynamicCache; tokens per second."""
-    ids = torch.randint(0, SHAPE["vocab_size"], (1, prompt))
-    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-    calls = [lambda model=model: model.eval().generate(ids, **options) for model in pair]
-    return tokens, paired_seconds(*calls, repeats=3)
+def run_all(wanted, options, console):
+    """Run each case in a process of its own; returns the names of those that failed."""
+    failed = []
+    for number, case in enumerate(wanted, 1):
+        target = options.results / f"{case.name}.json"
+        if target.is_file() and not options.again and not options.cases:
+            console.print(f"[{number}/{len(wanted)}] {case.name}: has a result ({target}), kept")
+            continue
+        began = time.perf_counter()
+        with console.status(f"[{number}/{len(wanted)}] {case.name}: {case.title}"):
+            command = [sys.executable, "-m", "benchmarks.run_case", case.name, str(target)]
+            command += [str(options.threads)] if options.threads else []
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            failed.append(case.name)
+            console.print(f"[{number}/{len(wanted)}] {case.name}: FAILED\n{done.stderr[-1500:]}")
+        else:
+            console.print(f"[{number}/{len(wanted)}] {case.name}: done in {time.perf_counter() - began:.0f} s")
+    return failed
 
 
-def train(pair, batch=2, length=512):
-    """Forward and backward of a training step; tokens per second."""
-    ids = torch.randint(0, SHAPE["vocab_size"], (batch, length))
-
-    def step(model):
-        model.train().zero_grad(set_to_none=True)
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-
-    calls = [lambda model=model: step(model) for model in pair]
-    return batch * length, paired_seconds(*calls, repeats=3)
-
-
-CASES = {"prefill": prefill, "decode": decode, "train": train}
-
-
-def main(names):
-    """Run the named cases (all when none is named), print the table, and write runs/benchmarks.json."""
-    unknown = [name for name in names if name not in CASES]
-    if unknown:
-        raise SystemExit(f"unknown case {unknown[0]!r}; choose from {list(CASES)}")
-    pair, rows = build_pair(), {}
-    limits = {"fp32 GEMM GFLOP/s": gemm_gflops(1024, 1536, 576), "memory GB/s": memory_gigabytes_per_second()}
-    machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, {date.today()}"
-    table = Table("case", "native tokens/s", "ours tokens/s", "ratio", title=f"Llama shape, fp32 ({machine})")
-    for name in names or CASES:
-        tokens, (native, ours) = CASES[name](pair)
-        rows[name] = {"native": tokens / native, "ours": tokens / ours, "ratio": native / ours}
-        table.add_row(name, f"{tokens / native:.1f}", f"{tokens / ours:.1f}", f"{native / ours:.2f}")
-    console = Console()
-    console.print(table)
-    console.print(", ".join(f"{name}: {value:.1f}" for name, value in limits.items()))
-    target = Path("runs/benchmarks.json")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"machine": machine, "limits": limits, "cases": rows}, indent=2), encoding="utf-8")
+def read_results(folder):
+    """{case name: result} of the result files, in the order of the table."""
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in CASES if (folder / f"{name}.json").is_file()}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -38,9 +38,7 @@ def smollm2_step(dtype, checkpointing=False, layers=30, length=1024, batch=1, **
     flops = (4 if checkpointing else 3) * flops_per_token(ours, length).total * length * batch
     name = f"train_{dtype}" + ("_checkpointing" if checkpointing else "")
     title = f"training step, SmolLM2-135M shape, T={length}, {dtype}" + (", activation checkpointing" if checkpointing else "")
-    return Case(
-        name, title, build, targets=targets, flops=flops, dtype=dtype, peak=True, rounds=3, seconds=45, tolerance=2e-2
-    )
+    return Case(name, title, build, targets=targets, flops=flops, dtype=dtype, peak=True, rounds=3, seconds=45, tolerance=2e-2)
 
 
 CASES = [

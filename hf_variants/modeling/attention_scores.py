@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from transformers.utils.import_utils import is_torchdynamo_exporting, is_tracing
 
+from .memory_lean import in_autocast_dtype
+
 BLOCK_ELEMENTS = 1 << 22
 
 
@@ -134,9 +136,27 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
         packed = query.reshape(query.shape[0], key.shape[1], groups, query.shape[3])
         out = nn.functional.scaled_dot_product_attention(packed, key, value, mask, dropout, scale=scaling)
         return out.reshape(query.shape[0], 1, query.shape[1], value.shape[-1]), None
-    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-    out = nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, scale=scaling)
-    return out.transpose(1, 2).contiguous(), None
+    width = value.shape[-1]
+    if query.device.type == "cpu" and query.shape[-1] > width and not is_tracing(query):
+        # torch's fused CPU kernel takes heads of one width only; without it Q x K scores would be kept
+        value = nn.functional.pad(value, (0, query.shape[-1] - width))
+    shared = groups > 1 and _kernel_shares_heads(query, key, value, mask)
+    if not shared:
+        key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    options = {"is_causal": causal, "scale": scaling, "enable_gqa": shared}
+    out = nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, **options)
+    return out[..., :width].transpose(1, 2).contiguous(), None
+
+
+# the first release whose CPU kernel was tested to read one key-value head for several query heads
+_CPU_SHARES_HEADS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit()) >= (2, 13)
+
+
+def _kernel_shares_heads(query, key, value, mask):
+    """Whether a fused kernel takes fewer key-value heads than queries, so that no key is copied; else torch would not fuse."""
+    if query.device.type == "cpu":
+        return _CPU_SHARES_HEADS
+    return query.device.type == "cuda" and mask is None and key.shape[-1] == value.shape[-1] <= 256
 
 
 def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=NO_TERMS):
@@ -210,14 +230,6 @@ def _compiled_flex():
 
         _FLEX["kernel"] = torch.compile(flex_kernel, dynamic=False)
     return _FLEX["kernel"]
-
-
-def in_autocast_dtype(*states):
-    """The states as autocast hands them to torch's own kernels: rotated queries leave RoPE in fp32, values do not."""
-    device = states[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return states
-    return tuple(part.to(torch.get_autocast_dtype(device)) for part in states)
 
 
 def blockwise_attention(module, query, key, value, mask, scaling, terms):

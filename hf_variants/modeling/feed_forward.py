@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from .memory_lean import GatedMLPFunction, in_autocast_dtype, is_plain_linear, records_gradients
+
 
 class ClampedSwiGLU(nn.Module):
     """(clamp(up, -L, L) + 1) * g * sigmoid(alpha * g) with g = min(gate, L): the gate of gpt-oss."""
@@ -59,8 +61,13 @@ class VariantsGatedMLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
         self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
         self.combine = gate_function(config)
+        self.recomputes = not any(True for _ in self.combine.parameters())  # xIELU has weights of its own
 
     def forward(self, hidden_states, token_mask=None):
+        layers = (self.gate_proj, self.up_proj, self.down_proj)
+        if self.recomputes and records_gradients(hidden_states, self.down_proj.weight) and all(map(is_plain_linear, layers)):
+            weights = (part for layer in layers for part in (layer.weight, layer.bias))
+            return GatedMLPFunction.apply(self.combine, *in_autocast_dtype(hidden_states, *weights))
         return self.down_proj(self.combine(self.gate_proj(hidden_states), self.up_proj(hidden_states)))
 
 

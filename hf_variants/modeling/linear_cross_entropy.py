@@ -8,22 +8,14 @@ than a plain `nn.Linear` take the general way of `losses.py`.
 """
 
 import torch
-from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from .losses import IGNORE
+from .memory_lean import in_autocast_dtype
 
 # bytes of one chunk of logits, and how many of its numbers a CPU turns into gradients at a time
 CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
 CACHED_ELEMENTS = 1 << 19
-
-
-def is_plain_linear(layer):
-    """Whether `layer` is an `nn.Linear` whose whole weight is at hand: no adapter, quantizer, shard or hook between."""
-    if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter or hasattr(layer, "_hf_hook"):
-        return False
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return not hooked and tuple(layer.weight.shape) == (layer.out_features, layer.in_features)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -58,7 +50,7 @@ def _loss_and_gradients(states, weight, bias, targets, scaling, softcap, wants):
     """The summed loss, and its gradients (states, weight, bias) where `wants` says so, else None."""
     chosen = _labelled(targets)
     rows, kept = (states, targets) if chosen is None else (states[chosen], targets[chosen])
-    rows, head, offset = _in_autocast_dtype(rows, weight, bias)
+    rows, head, offset = in_autocast_dtype(rows, weight, bias)
     grad_rows = torch.empty_like(rows) if wants[0] else None
     grad_head, grad_offset = _ProductSum(weight.shape, rows), torch.zeros_like(weight[:, 0], dtype=torch.float32)
     total = torch.zeros((), dtype=torch.float32, device=states.device)
@@ -90,13 +82,6 @@ def _labelled(targets):
     return chosen if chosen.numel() < 0.9 * targets.numel() else None
 
 
-def _in_autocast_dtype(*tensors):
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    return tuple(None if part is None else part.to(torch.get_autocast_dtype(device)) for part in tensors)
-
-
 class _ProductSum:
     """A sum of products a^T b: one alone stays in their dtype, several are added up in fp32."""
 
@@ -125,8 +110,7 @@ def _turn_into_gradient(logits, targets, scaling, softcap):
     if logits.device.type == "cpu" and not is_tracing(logits):
         step = max(1, CACHED_ELEMENTS // logits.shape[1])
     losses = [
-        _turn_rows(block, part, scaling, softcap)
-        for block, part in zip(logits.split(step), targets.split(step), strict=True)
+        _turn_rows(block, part, scaling, softcap) for block, part in zip(logits.split(step), targets.split(step), strict=True)
     ]
     return torch.stack(losses).sum()
 

@@ -14,7 +14,7 @@ from .configuration_variants import VariantsConfig
 from .decoding import VariantsGenerationMixin
 from .head_layers import build_transform
 from .head_model import VariantsHeadModel
-from .linear_cross_entropy import LinearCrossEntropy, is_plain_linear
+from .linear_cross_entropy import LinearCrossEntropy
 from .losses import (
     IGNORE,
     DeferredLogits,
@@ -24,6 +24,7 @@ from .losses import (
     mean_over_step,
     next_token_labels,
 )
+from .memory_lean import is_plain_linear
 from .task_heads import (
     VariantsForQuestionAnswering,
     VariantsForSequenceClassification,

@@ -4,9 +4,13 @@ Notable here: statistics are always fp32; what differs is when and how the weigh
 construction. The table `NORMS` is the contents.
 """
 
+from functools import partial
+
 import torch
 from torch import nn
 from transformers import initialization as init
+
+from .memory_lean import RMSNormFunction, records_gradients
 
 
 class VariantsRMSNorm(nn.Module):
@@ -24,12 +28,12 @@ class VariantsRMSNorm(nn.Module):
         super().__init__()
         self.dim, self.eps, self.unit_offset = dim, eps, unit_offset
         self.weight = nn.Parameter(torch.zeros(dim) if unit_offset else torch.ones(dim)) if affine else None
-        self._scale = _RMS_SCALES[(affine, unit_offset, weight_in_fp32 and not unit_offset)]
+        self.plain = partial(PLAIN_RMS_NORMS[(affine, unit_offset, weight_in_fp32)], eps)
 
     def forward(self, hidden_states):
-        x = hidden_states.float()
-        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self._scale(x, self.weight, hidden_states.dtype)
+        if records_gradients(hidden_states, self.weight):
+            return RMSNormFunction.apply(hidden_states, self.weight, self.eps, float(self.unit_offset), self.plain)
+        return self.plain(hidden_states, self.weight)
 
     def fill(self):
         if self.weight is not None:
@@ -39,28 +43,39 @@ class VariantsRMSNorm(nn.Module):
         return f"{self.dim}, eps={self.eps}, unit_offset={self.unit_offset}"
 
 
-def _scale_after_cast(x, weight, dtype):
-    return weight * x.to(dtype)
+def _normalised(eps, x):
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
-def _scale_before_cast(x, weight, dtype):
-    return (weight * x).to(dtype)
+def _scale_after_cast(eps, x, weight):
+    if x.dtype == torch.float32:
+        return nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+    return weight * _normalised(eps, x).to(x.dtype)
 
 
-def _scale_unit_offset(x, weight, dtype):
-    return (x * (1.0 + weight.float())).to(dtype)
+def _scale_before_cast(eps, x, weight):
+    return (weight * _normalised(eps, x)).to(x.dtype)
 
 
-def _no_scale(x, weight, dtype):
-    return x.to(dtype)
+def _scale_unit_offset(eps, x, weight):
+    return (_normalised(eps, x) * (1.0 + weight.float())).to(x.dtype)
 
 
-# (affine, unit_offset, weight_in_fp32) -> how the weight multiplies
-_RMS_SCALES = {
+def _no_scale(eps, x, weight):
+    return _normalised(eps, x).to(x.dtype)
+
+
+# (affine, unit_offset, weight_in_fp32) -> the norm, and so how the weight multiplies
+PLAIN_RMS_NORMS = {
     (True, False, False): _scale_after_cast,
     (True, False, True): _scale_before_cast,
     (True, True, False): _scale_unit_offset,
+    (True, True, True): _scale_unit_offset,
     (False, False, False): _no_scale,
+    (False, False, True): _no_scale,
+    (False, True, False): _no_scale,
+    (False, True, True): _no_scale,
 }
 
 
