@@ -6,10 +6,10 @@ import sys
 import typer
 
 from ..training.errors import RunStopped
-from . import describe, evaluate, extend, finetune, generate, pretrain, quantize, quickstart, scaling
+from . import convert, describe, evaluate, extend, finetune, generate, pretrain, quantize, quickstart, scaling
 from .console import print_error
 
-COMMANDS = (quickstart, pretrain, evaluate, extend, finetune, quantize, generate, describe, scaling)
+COMMANDS = (quickstart, pretrain, evaluate, extend, finetune, quantize, generate, describe, scaling, convert)
 
 
 def make_app():

@@ -5,7 +5,7 @@ from rich.console import Console
 from ..training.processes import is_writer
 
 console = Console(highlight=False)
-_errors = Console(stderr=True, highlight=False)
+errors = Console(stderr=True, highlight=False)
 
 
 def announce(text):
@@ -16,7 +16,7 @@ def announce(text):
 
 def print_error(text):
     """Print a mistake in red on stderr, as one line."""
-    _errors.print(f"error: {' '.join(str(text).split())}", style="bold red", markup=False, soft_wrap=True)
+    errors.print(f"error: {' '.join(str(text).split())}", style="bold red", markup=False, soft_wrap=True)
 
 
 def show_numbers(title, values):

@@ -10,6 +10,7 @@ import os
 from hf_variants.convert.config_conversion import config_from_native, config_to_native
 from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
+from hf_variants.convert.skeletons import causal_lm_class, head_name
 from hf_variants.convert.weight_rules import apply_rules, check_state
 
 
@@ -40,9 +41,9 @@ def from_native(model_or_path, *, dtype=None, gguf_file=None, attn_implementatio
         native, loaded = model_or_path, False
         _refuse_load_arguments(gguf_file, load_kwargs)
     found = known_family(native.config, "the model")
-    _refuse_unfit(native, _causal_lm_class(native.config))
+    refuse_unfit(native, causal_lm_class(native.config))
     config = config_from_native(native.config)
-    config.tie_word_embeddings = _is_tied(native)
+    config.tie_word_embeddings = is_tied(native)
     state = apply_rules(found.weights, _state_without_tied_head(native, config), config)
     state = state if loaded else _in_dtype(state, dtype, VariantsForCausalLM)
     model = _build(VariantsForCausalLM, config, state, attn_implementation)
@@ -72,23 +73,17 @@ def to_native(model, family=None, *, attn_implementation=None):
     from hf_variants.modeling.built_config import without_effect
     from hf_variants.modeling.modeling_variants import VariantsForCausalLM
 
-    _refuse_unfit(model, VariantsForCausalLM)
+    refuse_unfit(model, VariantsForCausalLM)
     if changed := model.changed_fields():
         raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
     config = copy.deepcopy(model.config)
-    config.tie_word_embeddings = _is_tied(model)
+    config.tie_word_embeddings = is_tied(model)
     native_config = config_to_native(config, family)
     rules = find_family(native_config.model_type).weights
     state = apply_rules(rules, _state_without_tied_head(model, config), config, back=True)
-    native = _build(_causal_lm_class(native_config), native_config, state, attn_implementation)
+    native = _build(causal_lm_class(native_config), native_config, state, attn_implementation)
     native.generation_config = copy.deepcopy(model.generation_config)
     return native
-
-
-def _causal_lm_class(native_config):
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(native_config)]
 
 
 def _refuse_load_arguments(gguf_file, load_kwargs):
@@ -97,7 +92,7 @@ def _refuse_load_arguments(gguf_file, load_kwargs):
         raise ValueError(f"{sorted(given)} say how to load a path or hub id, but a model in memory was given; leave them out")
 
 
-def _refuse_unfit(model, expected):
+def refuse_unfit(model, expected):
     """Only whole, dense causal language models on one device have the tensors of the rules. Raises ValueError."""
     # Compared by name: a process can hold two copies of a class that was loaded as remote code.
     if expected.__name__ not in [cls.__name__ for cls in type(model).__mro__]:
@@ -115,7 +110,7 @@ def _refuse_unfit(model, expected):
         raise ValueError(f"the weights lie on {sorted(map(str, devices))}; load the model whole on one device")
 
 
-def _is_tied(model):
+def is_tied(model):
     """Whether head and embedding are one table, judged by the weights themselves."""
     import torch
     from transformers.utils import logging
@@ -135,14 +130,8 @@ def _is_tied(model):
 def _state_without_tied_head(model, config):
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
-        state.pop(_head_name(model), None)
+        state.pop(head_name(model), None)
     return state
-
-
-def _head_name(model):
-    """Name of the weight of the language-model head: `lm_head.weight`, but in BioGPT."""
-    head = model.get_output_embeddings()
-    return next(f"{name}.weight" for name, module in model.named_modules() if module is head)
 
 
 def _in_dtype(state, dtype, cls):
@@ -165,7 +154,7 @@ def _build(cls, config, state, attn_implementation):
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     with no_init_weights():
         model = cls._from_config(config, dtype=embedding.dtype, **chosen)
-    tied = {_head_name(model)} if config.tie_word_embeddings else set()
+    tied = {head_name(model)} if config.tie_word_embeddings else set()
     expected = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     check_state(state, expected, cls.__name__)
     # Assigned, not copied into place: a tensor kept in fp32 inside a half-precision model stays fp32.

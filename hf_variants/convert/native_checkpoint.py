@@ -1,13 +1,9 @@
 """Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
 
-import re
-
+from hf_variants.convert.native_layout import harmless_names
 from hf_variants.convert.registry import find_family
 from hf_variants.modeling.variants_base import refuse_damaged
 
-# Tables that old files carry and that the library recomputes.
-_RECOMPUTED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(bias|masked_bias)|\.attention\.(bias|masked_bias))$")
-_LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 # Arguments that both the config and the weights are fetched with.
 _WHERE = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
 
@@ -70,14 +66,9 @@ def _refuse_incomplete(path, model, info):
     for label in ("missing_keys", "mismatched_keys"):
         if info.get(label):
             problems.append(f"{label.replace('_keys', '')}: {sorted(map(str, info[label]))[:8]}")
-    extra = [name for name in info.get("unexpected_keys") or () if not _harmless(name, model.config.num_hidden_layers)]
+    extra = set(info.get("unexpected_keys") or ())
+    extra -= harmless_names(extra, model.config.num_hidden_layers)
     if extra:
         problems.append(f"left over: {sorted(extra)[:8]}")
     if problems:
         raise ValueError(f"the checkpoint {path} does not fit {type(model).__name__}: {'; '.join(problems)}")
-
-
-def _harmless(name, num_layers):
-    """Recomputed tables, and layers beyond the stack (next-token prediction layers, which are not built natively)."""
-    layer = _LAYER.search(name)
-    return bool(_RECOMPUTED.search(name)) or (layer is not None and int(layer.group(1)) >= num_layers)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from hf_variants.convert.stages import Step
 from hf_variants.convert.tensor_ops import Stack
 
 _SHOWN = 8
@@ -79,24 +80,48 @@ def apply_rules(rules, state, config, back=False):
     Raises:
         ValueError: naming tensors that no rule takes, or whose partners are missing, or that cannot be split.
     """
-    left, result = dict(state), {}
+    result = {}
+    for step in plan_rules(rules, state, config, back):
+        result.update(step.compute({name: state[name] for name in step.sources}))
+    return result
+
+
+def plan_rules(rules, names, config, back=False):
+    """The steps by which `rules` rewrite tensors of these names, in the order of the names; arguments as in `apply_rules`.
+
+    Returns:
+        list of `stages.Step`.
+
+    Raises:
+        ValueError: naming tensors that no rule takes, or whose partners are missing.
+    """
+    left, steps = dict.fromkeys(names), []
+    order = {name: index for index, name in enumerate(names)}
     for rule in [rule.resolved(config) for rule in rules if rule.when(config)]:
         sources, targets = (rule.ours, rule.native) if back else (rule.native, rule.ours)
         for binding in _bindings(sources, left):
-            names = [_fill(pattern, binding) for pattern in sources]
-            missing = [name for name in names if name not in left]
+            taken = tuple(_fill(pattern, binding) for pattern in sources)
+            missing = [name for name in taken if name not in left]
             if missing:
-                raise ValueError(f"tensors {missing} are missing beside {[name for name in names if name in left]}")
-            try:
-                tensors = rule.transform([left.pop(name) for name in names], config, back)
-            except (ValueError, RuntimeError) as error:
-                raise ValueError(f"tensors {names} cannot be converted: {error}") from error
-            result.update(
-                zip((_fill(pattern, binding) for pattern in targets), (t.contiguous() for t in tensors), strict=True)
-            )
+                raise ValueError(f"tensors {missing} are missing beside {[name for name in taken if name in left]}")
+            for name in taken:
+                del left[name]
+            made = tuple(_fill(pattern, binding) for pattern in targets)
+            steps.append(Step(taken, _computation(rule, taken, made, config, back), renames=not rule.ops))
     if left:
         raise ValueError(f"no rule of this family takes the {len(left)} tensors {_some(left)}")
-    return result
+    return sorted(steps, key=lambda step: order[step.sources[0]])
+
+
+def _computation(rule, taken, made, config, back):
+    def compute(tensors):
+        try:
+            rearranged = rule.transform([tensors[name] for name in taken], config, back)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"tensors {list(taken)} cannot be converted: {error}") from error
+        return dict(zip(made, (tensor.contiguous() for tensor in rearranged), strict=True))
+
+    return compute
 
 
 def check_state(state, expected, what):

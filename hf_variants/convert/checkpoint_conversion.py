@@ -1,0 +1,320 @@
+"""`convert_checkpoint`: a checkpoint in, a proven checkpoint of the other kind out, or nothing.
+
+Notable here: weights are streamed, one shard in memory at a time; what was written is read back from its files and proven
+equal to the source before the folder gets its name. There is no switch to skip the proof.
+"""
+
+import copy
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native
+from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
+from hf_variants.convert.kept_files import CARD, PATTERNS, keep_card, keep_files
+from hf_variants.convert.native_layout import save_steps
+from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
+from hf_variants.convert.proof import ProofError, prove
+from hf_variants.convert.registry import find_family
+from hf_variants.convert.sides import OURS, Side, folder_side, is_path, memory_side
+from hf_variants.convert.skeletons import causal_lm_class
+from hf_variants.convert.stages import Stage
+from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
+from hf_variants.convert.weight_files import shard_names, total_bytes, weight_files, write_shards
+from hf_variants.convert.weight_rules import plan_rules
+
+KINDS = ("variants", "native")
+_SHARD = 5 * 10**9
+# What a conversion may take beside one shard.
+_SPARE = 2**30
+
+
+def convert_checkpoint(
+    src,
+    dst,
+    *,
+    to=None,
+    family=None,
+    dtype=None,
+    gguf_file=None,
+    dequantize=False,
+    revision=None,
+    max_shard_size=None,
+    tokenizer=None,
+    progress=None,
+):
+    """Convert a native checkpoint to the family or one of the family to a native type, prove it equal, and write it.
+
+    Memory: one shard and what two layers take beside it, whatever the size of the model; a GGUF file and quantized weights are
+    unpacked whole. The proof is that of `proof.prove`.
+
+    Args:
+        src: folder, Hub id, or model in memory (which is left as it is).
+        dst: folder to write; it appears when everything in it is complete and proven.
+        to: "variants" or "native"; None takes the kind that `src` is not.
+        family: native model type to write, with to="native"; None takes the one the model came from, else the first that can
+            express its toggles.
+        dtype: torch dtype or its name, of the result; None keeps that of the source.
+        gguf_file: name of a GGUF file in `src`.
+        dequantize: whether quantized weights are unpacked; otherwise they are refused.
+        revision: branch, tag or commit, for a Hub id.
+        max_shard_size: bytes, or text such as "2GB"; None takes the size of the source's largest file, at most 5 GB.
+        tokenizer: written along, for a model in memory.
+        progress: called as progress(what, done, total).
+
+    Returns:
+        dict, the report as written to `conversion_report.json`.
+
+    Raises:
+        ValueError: for a source that cannot be converted, toggles that no native type has, or a folder in the way, before
+            anything is written; for a full disk, or a proof that fails (`ProofError`), after everything is removed.
+    """
+    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
+
+    dtype = _dtype(dtype)
+    if to not in (None, *KINDS):
+        raise ValueError(f"to={to!r} is unknown; choose from {list(KINDS)}")
+    if family is not None and to == "variants":
+        raise ValueError(f"family={family!r} names a native type to write, but to='variants' was asked for; leave one out")
+    if family is not None:
+        find_family(family)
+    check_free(dst)
+    _name_left_behind(dst)
+    tell = progress or (lambda what, done, total: None)
+    tell("reading the source", 0, 1)
+    with _opened(src, dtype, gguf_file, dequantize, revision, tokenizer) as (source, name, extras):
+        tell("reading the source", 1, 1)
+        kind = "native" if source.is_ours else "variants"
+        if to not in (None, kind):
+            raise ValueError(f"to={to!r}, but {name['name']} is of that kind already ({source.config.model_type})")
+        if family is not None and kind == "variants":
+            raise ValueError(f"family={family!r} names a native type to write, but {name['name']} is native; leave it out")
+        target, rules = _target(source, family, VariantsForCausalLM)
+        files = target.weights
+        if not target.is_ours:
+            files = Stage(save_steps(files.meta, target.skeleton()), files)
+        check_space(dst, total_bytes(files))
+        with new_folder(dst) as partial:
+            shard = _bytes_of(max_shard_size) or min(_SHARD, source.shard or _SHARD)
+            write_shards(files, partial, shard, lambda done, total: tell("writing weights", done, total))
+            kept, left = extras(partial)
+            _write_config(target, partial)
+            report = _proven(source, _written(target, partial, rules), rules, shard, tell)
+            report |= {"source": name, "kept": kept, "left": [*left, *source.left]}
+            _finish(target, partial, report, name, dst)
+    return report
+
+
+def verify_checkpoint(dst, src=None, *, progress=None):
+    """Prove again that the converted folder `dst` equals its source; the folder is only read.
+
+    Args:
+        src: folder, Hub id or model in memory; None takes the one that the report in `dst` names.
+        progress: as in `convert_checkpoint`.
+
+    Returns:
+        dict, a fresh report.
+
+    Raises:
+        ValueError: the source is unknown or gone; the two differ (`ProofError`, naming where).
+    """
+    dst = Path(dst)
+    recorded = read_report(dst) if src is None or (dst / "conversion_report.json").is_file() else {}
+    target = folder_side(dst)
+    given = recorded.get("source", {})
+    if src is None:
+        src = _recorded_source(dst, given)
+    same = {key: given.get(key) for key in ("gguf_file", "revision")} if is_path(src) else {}
+    with _opened(src, target.dtype, same.get("gguf_file"), bool(given.get("dequantized")), same.get("revision")) as opened:
+        source, name, _ = opened
+        if source.is_ours == target.is_ours:
+            raise ValueError(f"{name['name']} and {str(dst)!r} are of one kind ({target.config.model_type}); give the source")
+        native = target if source.is_ours else source
+        rules = find_family(native.config.model_type).weights
+        return {**_proven(source, target, rules, target.shard, progress or (lambda *_: None)), "source": name}
+
+
+def _target(source, family, ours_class):
+    """(the `Side` to write, its weights computed from those of the source; the weight rules)."""
+    if source.is_ours:
+        config = config_to_native(source.config, family)
+        target = Side(causal_lm_class(config), config, source.dtype)
+        ours, native = source.config, config
+    else:
+        config = config_from_native(source.config)
+        config.tie_word_embeddings = source.config.tie_word_embeddings
+        target = Side(ours_class, config, source.dtype)
+        ours, native = config, source.config
+    rules = find_family(native.model_type).weights
+    steps = plan_rules(rules, source.weights.meta, ours, back=source.is_ours)
+    return target.hold(Stage(steps, source.weights)), rules
+
+
+def _written(target, folder, rules):
+    """The target as its files hold it. Raises ProofError where they do not load as they were meant."""
+    try:
+        written = folder_side(folder)
+    except ValueError as error:
+        raise ProofError(f"what was written does not load: {error}") from error
+    meant, found = as_plain_dict(_config_to_save(target)), as_plain_dict(written.config)
+    different = sorted(key for key in meant.keys() | found.keys() if meant.get(key) != found.get(key))
+    if different or written.dtype != target.dtype:
+        raise ProofError(f"the config that was written reads back with other values of {different or ['dtype']}")
+    return written
+
+
+def _proven(source, target, rules, shard, tell):
+    native, ours = (target, source) if source.is_ours else (source, target)
+    proof = prove(native, ours, rules, shard + _SPARE, tell)
+    return make_report(source, target, proof)
+
+
+def _config_to_save(target):
+    config = copy.deepcopy(target.config)
+    config.architectures, config.dtype = [target.cls.__name__], target.dtype
+    if not target.is_ours and hasattr(config, "auto_map"):
+        # the code it names stays behind: the native class is part of the library
+        del config.auto_map
+    return config
+
+
+def _write_config(target, folder):
+    _config_to_save(target).save_pretrained(folder)
+
+
+def _finish(target, folder, report, name, dst):
+    """Code, card and report; the source is recorded as seen from `dst`, for nobody else's machine has its path."""
+    if target.is_ours:
+        model = target.skeleton()
+        model.config.architectures = [target.cls.__name__]
+        model.config._name_or_path = name["name"] if name["kind"] == "hub" else ""
+        model.complete_folder(folder)
+    if name["kind"] == "folder":
+        report["source"] = {**name, "path": os.path.relpath(name["path"], Path(dst).absolute())}
+    write_card_section(Path(folder) / CARD, report)
+    write_report(folder, report)
+
+
+def _name_left_behind(dst):
+    from transformers.utils import logging
+
+    if found := left_behind(dst):
+        logging.get_logger(__name__).warning(
+            f"Killed conversions left {', '.join(map(str, found))}: remove what is not in use."
+        )
+
+
+# ---- the source ----
+@contextmanager
+def _opened(src, dtype, gguf_file, dequantize, revision, tokenizer=None):
+    """Yields (`Side`, what it is, a function that writes along what goes along)."""
+    if not is_path(src):
+        _refuse_for_memory(gguf_file=gguf_file, revision=revision)
+        name = {"kind": "memory", "name": type(src).__name__}
+        yield memory_side(src, dtype), name, lambda folder: _beside_memory(src, tokenizer, folder)
+        return
+    if tokenizer is not None:
+        raise ValueError("tokenizer=... is for a model in memory; that of a folder or repository goes along by itself")
+    folder = Path(src)
+    if folder.is_dir():
+        if revision is not None:
+            raise ValueError(f"revision={revision!r} is for a Hub id, but {str(src)!r} is a folder; leave it out")
+        name = {"kind": "folder", "name": folder.absolute().name, "path": str(folder.absolute())}
+    else:
+        folder = _fetched(src, revision, gguf_file)
+        name = {"kind": "hub", "name": str(src), "revision": revision}
+    if gguf_file is not None or dequantize:
+        model = unpacked_model(folder, dtype, gguf_file)
+        facts = {"gguf_file": gguf_file, "dequantized": dequantize}
+        yield memory_side(model, dtype, dense_state(model)), {**name, **facts}, _beside_packed(model, folder, gguf_file)
+        return
+    side = folder_side(folder, dtype)
+    yield side, name, lambda target: _beside_folder(folder, side.is_ours, target)
+
+
+def _beside_folder(folder, is_ours, target):
+    keep_card(folder, target, not is_ours)
+    kept, left = keep_files(folder, target, {file.name for file in weight_files(folder)})
+    # the code of ours is not the author's, and is written anew where it is needed
+    return kept, [name for name in left if not (is_ours and name.endswith(".py"))]
+
+
+def _beside_packed(model, folder, gguf_file):
+    def write(target):
+        if gguf_file is None:
+            return _beside_folder(folder, model.config.model_type == OURS, target)
+        keep_card(folder, target, to_ours=True)
+        return _beside_memory(model, unpacked_tokenizer(folder, gguf_file), target)
+
+    return write
+
+
+def _beside_memory(model, tokenizer, folder):
+    kept = []
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
+        kept.append("generation_config.json")
+    if tokenizer is not None:
+        kept += [Path(path).name for path in tokenizer.save_pretrained(folder)]
+    return sorted(kept), []
+
+
+def _refuse_for_memory(**given):
+    given = {key: value for key, value in given.items() if value is not None}
+    if given:
+        raise ValueError(f"{sorted(given)} say how to load a path or hub id, but a model in memory was given; leave them out")
+
+
+def _fetched(repo, revision, gguf_file):
+    """Folder of the cache that holds a repository's config, weights and what goes along.
+
+    Raises:
+        ValueError: it cannot be fetched.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(str(repo), revision=revision, allow_patterns=PATTERNS))
+        # of several sets of weights in one repository, the one that transformers reads
+        wanted = [gguf_file] if gguf_file else shard_names(folder)
+        return Path(snapshot_download(str(repo), revision=revision, allow_patterns=[*PATTERNS, *wanted]))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(repo)!r} is no folder, and no repository of that name could be fetched: {error}") from error
+
+
+def _recorded_source(dst, given):
+    kind = given.get("kind")
+    if kind == "hub":
+        return given["name"]
+    if kind == "folder":
+        source = (dst.absolute() / given["path"]).resolve()
+        if source.is_dir():
+            return source
+        raise ValueError(f"the source {str(source)!r} that the report names is gone; give the source")
+    raise ValueError(f"the report of {str(dst)!r} names no source that can be read again ({kind}); give the source")
+
+
+# ---- arguments ----
+def _dtype(given):
+    if given is None or isinstance(given, torch.dtype):
+        return given
+    found = getattr(torch, str(given).removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point or found.itemsize < 2:
+        raise ValueError(f"dtype={given!r} is unknown; choose from float32, bfloat16, float16, float64")
+    return found
+
+
+def _bytes_of(size):
+    if size is None:
+        return None
+    from huggingface_hub.serialization._base import parse_size_to_int
+
+    try:
+        found = size if isinstance(size, int) else parse_size_to_int(str(size))
+    except ValueError as error:
+        raise ValueError(f"max_shard_size={size!r} is no size; write bytes, or text such as '2GB'") from error
+    if found <= 0:
+        raise ValueError(f"max_shard_size={size!r} must be positive")
+    return found

@@ -1,0 +1,172 @@
+"""Proof that a native checkpoint and one of ours are the same model: what a conversion has to pass before it is kept.
+
+Notable here: three comparisons, none of which holds a large model in memory. Every weight goes through the rules both ways and
+has to come back in every bit; both models run on the same tokens, in fp32 and layer by layer, and every hidden state and the
+logits are compared; where model and gradients fit in the memory allowed, one loss and every gradient too.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field
+
+import torch
+
+from hf_variants.convert.skeletons import filled, layers_of, streaming
+from hf_variants.convert.stages import Stage, same_bits
+from hf_variants.convert.weight_files import byte_size
+from hf_variants.convert.weight_rules import apply_rules, plan_rules
+
+# What fp32 arithmetic in another order may differ by, relative to the largest value compared (at least 1).
+TOLERANCE = 1e-5
+_ROWS, _TOKENS = 2, 24
+
+
+@dataclass
+class Proof:
+    """What was compared and found.
+
+    Attributes:
+        weights: tensors compared bitwise, both ways.
+        tokens: [rows, tokens per row] of the forward pass.
+        layers: max |difference| of the hidden states after each layer, and the largest value there.
+        logits: max |difference| of the logits, and the largest value.
+        loss: |difference| of the losses, None where gradients were not compared.
+        gradients: max |difference| of all gradients relative to the largest of their tensor (at least 1), or None.
+        gradients_left_out: why they were not compared, or None.
+    """
+
+    weights: int = 0
+    tokens: tuple = (_ROWS, _TOKENS)
+    compared_in: str = "float32"
+    tolerance: float = TOLERANCE
+    layers: list = field(default_factory=list)
+    logits: dict = field(default_factory=dict)
+    loss: float | None = None
+    gradients: float | None = None
+    gradients_left_out: str | None = None
+
+    def to_dict(self):
+        return asdict(self)
+
+
+class ProofError(ValueError):
+    """The two models differ; says where."""
+
+
+def prove(native, ours, rules, memory, progress=None):
+    """Compare two checkpoints.
+
+    Args:
+        native, ours: `sides.Side` of either, whose weights are read from where they will be used.
+        rules: weight rules of the family.
+        memory: bytes that the comparison of gradients may take.
+        progress: called as progress(what, done, total).
+
+    Returns:
+        Proof.
+
+    Raises:
+        ProofError: naming the first tensor, layer or output that differs, and by how much.
+    """
+    tell = progress or (lambda what, done, total: None)
+    found = Proof()
+    found.weights = _same_weights(native, ours, rules, tell)
+    ids = _token_ids(ours.config)
+    found.tokens = tuple(ids.shape)
+    needed = 4 * 4 * sum(tensor.numel() for tensor in ours.weights.meta.values())
+    if needed <= memory:
+        models = [filled(side.skeleton(torch.float32), side.weights) for side in (native, ours)]
+        # the cross-entropy alone: natively a balance loss is taken over all layers at once, here of each layer
+        models[0].config.output_router_logits = False
+        tell("comparing layers", 0, 2)
+        runs = [_run(model, ids) for model in models]
+        _compare_runs(found, *runs)
+        tell("comparing layers", 2, 2)
+        _compare_gradients(found, *models, ids, rules)
+    else:
+        found.gradients_left_out = f"they would take {needed / 2**30:.1f} GiB, {memory / 2**30:.1f} are allowed"
+        runs = []
+        for number, side in enumerate((native, ours)):
+            tell("comparing layers", number, 2)
+            with streaming(side.skeleton(torch.float32), side.weights) as model:
+                runs.append(_run(model, ids))
+        _compare_runs(found, *runs)
+        tell("comparing layers", 2, 2)
+    return found
+
+
+def _same_weights(native, ours, rules, tell):
+    """Each side's weights, taken through the rules, are the other side's. Returns how many tensors were compared."""
+    plans = [(native, ours, False), (ours, native, True)]
+    stages = [Stage(plan_rules(rules, source.weights, ours.config, back), source.weights) for source, _, back in plans]
+    for made, (_, target, _) in zip(stages, plans, strict=True):
+        if made.meta.keys() != target.weights.meta.keys():
+            different = sorted(made.meta.keys() ^ target.weights.meta.keys())
+            raise ProofError(f"{len(different)} tensors have no counterpart: {different[:8]}")
+    # a tensor that is only renamed is its own way back
+    wanted = [list(stages[0]), [name for name in stages[1] if not stages[1].only_renamed(name)]]
+    done, total = 0, sum(byte_size(made.meta[name]) for made, names in zip(stages, wanted, strict=True) for name in names)
+    for made, names, (_, target, back) in zip(stages, wanted, plans, strict=True):
+        for name in names:
+            if not same_bits(made[name], target.weights[name]):
+                where = "ours to native" if back else "native to ours"
+                raise ProofError(f"{name} is not bitwise equal to what the rules make of the other side ({where})")
+            done += byte_size(made.meta[name])
+            tell("comparing weights", done, total)
+    return len(native.weights) + len(ours.weights)
+
+
+def _token_ids(config):
+    generator = torch.Generator().manual_seed(0)
+    length = min(_TOKENS, config.max_position_embeddings or _TOKENS)
+    return torch.randint(0, config.vocab_size, (_ROWS, length), generator=generator)
+
+
+@torch.no_grad()
+def _run(model, ids):
+    """(output of each layer [rows, tokens, hidden], logits [rows, tokens, vocab])."""
+    states = []
+    keep = lambda module, arguments, output: states.append(output[0] if isinstance(output, tuple) else output)  # noqa: E731
+    handles = [layer.register_forward_hook(keep) for layer in layers_of(model)]
+    try:
+        logits = model.eval()(input_ids=ids, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [state.reshape(*ids.shape, -1) for state in states], logits
+
+
+def _compare_runs(found, native, ours):
+    (native_states, native_logits), (our_states, our_logits) = native, ours
+    if len(native_states) != len(our_states):
+        raise ProofError(f"{len(native_states)} native layers ran and {len(our_states)} of ours")
+    pairs = enumerate(zip(native_states, our_states, strict=True))
+    found.layers = [_compare(f"the hidden states after layer {index}", *pair) for index, pair in pairs]
+    found.logits = _compare("the logits", native_logits, our_logits)
+
+
+def _compare(what, theirs, mine):
+    """{"difference", "largest"} of two tensors. Raises ProofError beyond the tolerance, and where either is not finite."""
+    difference, largest = (theirs - mine).abs().max().item(), theirs.abs().max().item()
+    if not (math.isfinite(largest) and difference <= TOLERANCE * max(1.0, largest)):
+        raise ProofError(
+            f"{what} differ: max |difference| = {difference:.3g} where values reach {largest:.3g}; "
+            f"{TOLERANCE * max(1.0, largest):.3g} is allowed"
+        )
+    return {"difference": difference, "largest": largest}
+
+
+@torch.enable_grad()
+def _compare_gradients(found, native, ours, ids, rules):
+    losses = [model(input_ids=ids, labels=ids, use_cache=False).loss for model in (native, ours)]
+    for loss in losses:
+        loss.backward()
+    found.loss = _compare("the losses", *(loss.detach() for loss in losses))["difference"]
+    expected = apply_rules(rules, _gradients(native), ours.config)
+    found.gradients = 0.0
+    for name, gradient in _gradients(ours).items():
+        pair = _compare(f"the gradients of {name}", expected[name], gradient)
+        found.gradients = max(found.gradients, pair["difference"] / max(1.0, pair["largest"]))
+
+
+def _gradients(model):
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}

@@ -1,0 +1,196 @@
+"""One side of a conversion: a class, a config and its weights, wherever they lie."""
+
+import copy
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_variants.convert.native_layout import harmless_names, load_steps
+from hf_variants.convert.registry import find_family
+from hf_variants.convert.skeletons import causal_lm_class, embedding_name, expected_tensors, head_name, loaded_dtypes, skeleton
+from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Selected, Stage, same_bits
+from hf_variants.convert.weight_files import FolderTensors
+from hf_variants.convert.weight_rules import check_state
+
+OURS = "variants"
+
+
+@dataclass
+class Side:
+    """A checkpoint of either kind.
+
+    Attributes:
+        cls, config: the model class and its config.
+        dtype: main dtype of the weights.
+        weights: LazyTensors by the names of the model in memory, without a tied head.
+        folder: where it lies, None for a model in memory.
+        left: names of tensors in the files that no model builds.
+        shard: bytes of the largest weight file, None for a model in memory.
+    """
+
+    cls: type
+    config: Any
+    dtype: torch.dtype
+    weights: LazyTensors | None = None
+    folder: Path | None = None
+    left: tuple = ()
+    shard: int | None = None
+
+    @property
+    def is_ours(self):
+        return self.config.model_type == OURS
+
+    def skeleton(self, dtype=None):
+        """The model without weights; eager attention, which every class has."""
+        return skeleton(self.cls, copy.deepcopy(self.config), dtype or self.dtype, attn_implementation="eager")
+
+    def hold(self, weights):
+        """Take `weights` in the dtypes that loading would give them. Raises ValueError where names or shapes do not fit."""
+        model = self.skeleton()
+        check_state(weights.meta, expected_tensors(model), f"{self.cls.__name__} with this config")
+        self.weights = Cast(weights, loaded_dtypes(model, self.dtype))
+        return self
+
+
+def folder_side(folder, dtype=None):
+    """The `Side` in a folder of safetensors files.
+
+    Raises:
+        ValueError: unknown or quantized model; weights that are damaged, missing, left over or mis-shaped; a tie flag that
+            contradicts the weights.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    tensors = FolderTensors(folder)
+    side = Side(_class_of(config), config, _main_dtype(dtype, config, tensors), folder=folder, shard=tensors.largest_file())
+    model = _built(side, folder)
+    steps, homeless = load_steps(tensors.meta, model)
+    side.left = tuple(sorted(harmless_names(homeless, config.num_hidden_layers)))
+    _refuse_left_over(folder, side, set(homeless) - set(side.left))
+    stage = Stage(steps, tensors)
+    side.hold(_without_tied_head(stage, model, folder))
+    return side
+
+
+def memory_side(model, dtype=None, state=None):
+    """The `Side` of a model in memory, which is not changed and whose weights are not copied.
+
+    Args:
+        state: its state dict, where that is not the model's own.
+    """
+    from hf_variants.convert.model_conversion import is_tied, refuse_unfit
+
+    config = copy.deepcopy(model.config)
+    refuse_unfit(model, _class_of(config))
+    config.tie_word_embeddings = is_tied(model)
+    side = Side(_class_of(config), config, dtype or model.dtype)
+    tied = {head_name(model)} if config.tie_word_embeddings else set()
+    return side.hold(Selected(MemoryTensors(state or model.state_dict()), tied))
+
+
+def _built(side, folder):
+    """The skeleton. Raises ValueError for a config that transformers reads but cannot build from."""
+    try:
+        return side.skeleton()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the config of {folder} is none that {side.cls.__name__} can be built from ({text})") from error
+
+
+def read_config(folder):
+    """The config of a folder. Raises ValueError where there is none, or none that can be converted."""
+    from transformers import AutoConfig
+
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"no config.json in {folder}: it holds no checkpoint")
+    kind = _model_type(folder)
+    if kind != OURS:
+        find_family(kind)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        raise ValueError(f"the config of {folder} cannot be read: {error}") from error
+    refuse_quantized(config, folder)
+    return config
+
+
+def refuse_quantized(config, what):
+    """Raise ValueError for a config whose weights are quantized."""
+    found = getattr(config, "quantization_config", None)
+    if found is not None:
+        found = found if isinstance(found, dict) else found.to_dict()
+        raise ValueError(
+            f"{what} holds quantized weights (quant_method={str(found.get('quant_method'))!r}), which no rule can rearrange: "
+            "convert the unquantized model, or ask for dequantize, which loads the whole model and unpacks it"
+        )
+
+
+def _model_type(folder):
+    import json
+
+    try:
+        keys = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{folder / 'config.json'} is no JSON: {error}") from error
+    if not isinstance(keys, dict) or not keys.get("model_type"):
+        raise ValueError(f"{folder / 'config.json'} names no model_type")
+    return keys["model_type"]
+
+
+def _class_of(config):
+    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
+
+    if config.model_type == OURS:
+        return VariantsForCausalLM
+    find_family(config.model_type)
+    return causal_lm_class(config)
+
+
+def _main_dtype(dtype, config, tensors):
+    """As `from_pretrained(dtype="auto")` chooses it: what is asked for, what the config says, what the first floats are."""
+    if dtype is not None:
+        return dtype
+    if getattr(config, "dtype", None) is not None:
+        return config.dtype
+    floats = (tensor.dtype for tensor in tensors.meta.values() if tensor.is_floating_point())
+    return next(floats, torch.float32)
+
+
+def _refuse_left_over(folder, side, names):
+    if not names:
+        return
+    layers = side.config.num_hidden_layers
+    beyond = [name for name in names if any(part.isdigit() and int(part) == layers for part in name.split("."))]
+    hint = f"; they belong to layers beyond num_hidden_layers={layers} of config.json" if beyond else ""
+    raise ValueError(
+        f"{folder} holds {len(names)} tensors that have no place in {side.cls.__name__} with this config: "
+        f"{sorted(names)[:8]}{hint}"
+    )
+
+
+def _without_tied_head(stage, model, folder):
+    """The tensors without a head that repeats the embedding. Raises ValueError where tie flag and weights disagree."""
+    head, embedding = head_name(model), embedding_name(model)
+    if not model.config.tie_word_embeddings:
+        if head not in stage and embedding in stage:
+            raise ValueError(
+                f"tie_word_embeddings=False in the config of {folder}, but its files hold no {head}: set the key to true "
+                "where head and embedding are one table, else fetch the file that lacks"
+            )
+        return stage
+    if head not in stage or embedding not in stage:
+        return stage
+    if not same_bits(stage[head], stage[embedding]):
+        raise ValueError(
+            f"tie_word_embeddings=True in the config of {folder}, but {head} and {embedding} hold different values: set the "
+            "key to false to keep both (as transformers loads them), or remove the head from the files"
+        )
+    return Selected(stage, {head})
+
+
+def is_path(source):
+    return isinstance(source, (str, os.PathLike))

@@ -1,0 +1,116 @@
+"""Tensors by name that are read, rearranged or computed when asked for, so that a model never lies in memory as a whole.
+
+Notable here: every mapping knows the names, shapes and dtypes of what it would give (`meta`, tensors on torch's meta device)
+before a byte is read, so a checkpoint that does not fit is refused before anything is written. A `Stage` keeps the outputs of
+one step alone, each until it is taken.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some tensors into others: `compute({name: tensor of sources})` gives {name: tensor}; or one into itself, renamed."""
+
+    sources: tuple
+    compute: Callable
+    renames: bool = False
+
+
+class LazyTensors(Mapping):
+    """Base: a mapping of names to tensors whose `meta` holds the same names on the meta device, in the order of reading."""
+
+    meta: dict
+
+    def __iter__(self):
+        return iter(self.meta)
+
+    def __len__(self):
+        return len(self.meta)
+
+    def __contains__(self, name):
+        return name in self.meta
+
+
+class MemoryTensors(LazyTensors):
+    """The tensors of a state dict."""
+
+    def __init__(self, state):
+        self._state = state
+        self.meta = {name: tensor.to("meta") for name, tensor in state.items()}
+
+    def __getitem__(self, name):
+        return self._state[name].detach()
+
+
+class Stage(LazyTensors):
+    """What steps make of the tensors below.
+
+    Args:
+        steps: list of `Step`; each is computed once when its outputs are read in order.
+        below: LazyTensors.
+
+    Raises:
+        ValueError: where the steps fail on the shapes, or two make the same tensor.
+    """
+
+    def __init__(self, steps, below):
+        self.below, self.meta, self._step_of = below, {}, {}
+        for step in steps:
+            for name, tensor in step.compute({name: below.meta[name] for name in step.sources}).items():
+                if name in self.meta:
+                    raise ValueError(
+                        f"tensor {name} would be made twice, from {step.sources} and {self._step_of[name].sources}"
+                    )
+                self.meta[name], self._step_of[name] = tensor, step
+        self._last, self._made = None, {}
+
+    def __getitem__(self, name):
+        step = self._step_of[name]
+        if self._last is not step or name not in self._made:
+            self._made = {}
+            self._made = step.compute({source: self.below[source] for source in step.sources})
+            self._last = step
+        return self._made.pop(name)
+
+    def only_renamed(self, name):
+        """Whether a tensor is one of those below under another name."""
+        return self._step_of[name].renames
+
+
+class Selected(LazyTensors):
+    """The tensors below but for some names."""
+
+    def __init__(self, below, without):
+        self.below = below
+        self.meta = {name: tensor for name, tensor in below.meta.items() if name not in without}
+
+    def __getitem__(self, name):
+        return self.below[name]
+
+
+class Cast(LazyTensors):
+    """The tensors below in the dtype that `dtype_of(name)` says; what holds no floats stays."""
+
+    def __init__(self, below, dtype_of):
+        self.below, self._dtype_of = below, dtype_of
+        self.meta = {name: self._cast(name, tensor) for name, tensor in below.meta.items()}
+
+    def __getitem__(self, name):
+        return self._cast(name, self.below[name])
+
+    def _cast(self, name, tensor):
+        return tensor.to(self._dtype_of(name)) if tensor.is_floating_point() else tensor
+
+
+def same_bits(first, second):
+    """Whether two tensors are equal in dtype, shape and every bit (a NaN equals itself)."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    as_integers = _INTEGERS[first.element_size()]
+    return torch.equal(first.contiguous().view(as_integers), second.contiguous().view(as_integers))

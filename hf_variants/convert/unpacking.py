@@ -1,0 +1,103 @@
+"""Weights that are stored packed, unpacked on request: GGUF files, and quantized safetensors.
+
+Notable here: the whole model is loaded by transformers and unpacked in memory; what comes out is an ordinary model, and is
+converted and proven as one. Unpacking gives what the codes say, not the weights that were quantized.
+"""
+
+import copy
+import re
+from pathlib import Path
+
+import torch
+
+_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
+
+
+def unpacked_model(folder, dtype=None, gguf_file=None):
+    """The causal language model in `folder` with dense weights, native or of the family.
+
+    Raises:
+        ValueError: for a format that cannot be unpacked here, with what transformers said.
+    """
+    from hf_variants.convert.native_checkpoint import load_native
+
+    if gguf_file is not None:
+        if not (Path(folder) / gguf_file).is_file():
+            found = sorted(path.name for path in Path(folder).glob("*.gguf"))
+            raise ValueError(f"gguf_file={gguf_file!r} is not in {folder}; GGUF files there: {found}")
+        return load_native(folder, dtype=dtype, gguf_file=gguf_file)
+    return _dense(_loaded(folder, dtype), folder)
+
+
+def dense_state(model):
+    """The state dict of an unpacked model, with routed experts that were quantized one by one fused as ours are in memory."""
+    state, experts = dict(model.state_dict()), {}
+    for name in list(state):
+        if found := _EXPERT.fullmatch(name):
+            prefix, index, part, kind = found.groups()
+            experts.setdefault((prefix, kind), {}).setdefault(part, {})[int(index)] = state.pop(name)
+    for (prefix, kind), parts in experts.items():
+        stacked = {part: torch.stack([tensors[index] for index in sorted(tensors)]) for part, tensors in parts.items()}
+        suffix = "" if kind == "weight" else "_bias"
+        if "gate_proj" in stacked:
+            stacked["gate_up_proj"] = torch.cat([stacked.pop("gate_proj"), stacked.pop("up_proj")], dim=1)
+        state.update({f"{prefix}.{part}{suffix}": tensor for part, tensor in stacked.items()})
+    return state
+
+
+def unpacked_tokenizer(folder, gguf_file):
+    """The tokenizer that a GGUF file holds, or None."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
+    except (OSError, ValueError, KeyError, ImportError):
+        return None
+
+
+def _loaded(folder, dtype):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        raise ValueError(f"{folder} holds no quantized weights; leave dequantize out")
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", **_asking_for_dense(given))
+    except (ImportError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
+        raise ValueError(f"the weights of {folder} cannot be unpacked here: {error}") from error
+
+
+def _asking_for_dense(given):
+    """The argument that has transformers unpack while it loads, for the formats that offer it."""
+    from inspect import signature
+
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    method = given.get("quant_method") if isinstance(given, dict) else given.quant_method
+    method = getattr(method, "value", method)
+    cls = AUTO_QUANTIZATION_CONFIG_MAPPING.get(method)
+    if cls is None or "dequantize" not in signature(cls.__init__).parameters:
+        return {}
+    return {"quantization_config": cls(dequantize=True)}
+
+
+@torch.no_grad()
+def _dense(model, folder):
+    packed = {name: module for name, module in model.named_modules() if hasattr(module, "qweight")}
+    for name, module in packed.items():
+        if not hasattr(module, "dequantize"):
+            raise ValueError(f"{name} of {folder} is a {type(module).__name__}, which cannot be unpacked")
+        weight = module.dequantize(model.dtype)
+        linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=module.bias is not None, device="meta")
+        linear.weight = torch.nn.Parameter(weight.contiguous())
+        if module.bias is not None:
+            linear.bias = torch.nn.Parameter(module.bias.to(model.dtype))
+        model.set_submodule(name, linear)
+    if not packed and any(type(part).__module__.startswith("bitsandbytes") for part in model.modules()):
+        model = model.dequantize(dtype=model.dtype)
+    config = copy.deepcopy(model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model.config = config
+    return model
