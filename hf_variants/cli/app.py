@@ -2,14 +2,27 @@
 
 import logging
 import sys
+from importlib import import_module
 
 import typer
 
 from ..training.errors import RunStopped
-from . import convert, describe, evaluate, extend, finetune, generate, pretrain, quantize, quickstart, scaling
 from .console import print_error
 
-COMMANDS = (quickstart, pretrain, evaluate, extend, finetune, quantize, generate, describe, scaling, convert)
+# In the order of the help.
+COMMANDS = (
+    "quickstart",
+    "pretrain",
+    "evaluate",
+    "extend",
+    "finetune",
+    "quantize",
+    "generate",
+    "convert",
+    "describe",
+    "scaling",
+    "tokenizer",
+)
 
 
 def make_app():
@@ -22,7 +35,7 @@ def make_app():
         help="One transformers model family with every common architecture choice as a toggle.",
     )
     for command in COMMANDS:
-        command.add_to(app)
+        import_module(f".{command}", __package__).add_to(app)
     return app
 
 

@@ -32,6 +32,7 @@ BELOW = {
     "finetune": {"modeling", "analysis", "convert", "presets", "evaluation", "metrics", "training", "hub", "report"},
     "hub": {"modeling", "analysis", "convert"},
     "scaling": {"analysis", "report"},
+    "tokens": {"analysis", "report", "training"},
 }
 TOP = {"cli", "jobs", "__init__", "registration", "peft_support", "trl_support", "callbacks", "when_imported"}
 
