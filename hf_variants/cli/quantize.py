@@ -1,15 +1,28 @@
-"""`hf-variants quantize`."""
+"""`hf-variants quantize SRC DST --method awq`, or with a recipe as every command."""
 
 from ..jobs.specs import QuantizeSpec
 from .console import announce, show_numbers
 from .recipe_command import add_recipe_command
 
+_SUMMARY = """Quantize a checkpoint to 4 bits (AWQ or rounding).
+
+SRC DST --method awq --group-size 64 --calibration FILE, or a recipe and KEY=VALUE words; the keys are the same."""
+_PLACES = ("model_path", "output_dir")
+
 
 def add_to(app):
-    add_recipe_command(app, "quantize", QuantizeSpec, run, "Quantize a checkpoint to 4 bits (AWQ or rounding).")
+    add_recipe_command(app, "quantize", QuantizeSpec, run, _SUMMARY, positional=_PLACES)
 
 
 def run(spec):
     from ..jobs.quantization import quantize
 
-    show_numbers("quantized", quantize(spec, announce))
+    result = quantize(spec, announce)
+    show_numbers("quantized", result)
+    if result.get("perplexity"):
+        show_numbers("perplexity", result["perplexity"])
+    if result.get("starved_experts"):
+        show_numbers(
+            "experts with too few calibration tokens",
+            {name: result["tokens_per_expert"][name] for name in result["starved_experts"]},
+        )

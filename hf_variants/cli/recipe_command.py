@@ -4,6 +4,7 @@
 Notable here: the help text is generated from the dataclass, so every key that Python and YAML know stands in it.
 """
 
+import json
 from typing import Annotated
 
 import typer
@@ -21,14 +22,28 @@ Words = Annotated[
 SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
-def add_recipe_command(app, name, spec_class, run, summary):
-    """Add command `name` to a typer app: it builds `spec_class` and calls `run(spec)`."""
+def add_recipe_command(app, name, spec_class, run, summary, positional=()):
+    """Add command `name` to a typer app: it builds `spec_class` and calls `run(spec)`.
+
+    `positional` are keys that the first plain words stand for, so that `NAME SRC DST` needs no recipe.
+    """
 
     def command(words: Words = None, config: Config = None):
-        run(load_spec(spec_class, config, words or ()))
+        run(load_spec(spec_class, config, name_places(words or (), positional)))
 
     command.__doc__ = help_text(summary, spec_class)
     app.command(name, context_settings=SETTINGS)(command)
+
+
+def name_places(words, positional):
+    """Words whose first plain ones are written as `key=value`; a recipe is no plain word."""
+    words, named = list(words), []
+    for key in positional:
+        if not words or words[0].startswith("-") or "=" in words[0] or words[0].endswith((".yaml", ".yml")):
+            break
+        # quoted, so that a folder called 64 stays a folder
+        named.append(f"{key}={json.dumps(words.pop(0))}")
+    return named + words
 
 
 def help_text(summary, spec_class):

@@ -1,27 +1,41 @@
-"""`hf-variants quantize`: a 4-bit checkpoint by AWQ or rounding, calibrated on the training documents."""
+"""`hf-variants quantize`: a 4-bit checkpoint by AWQ or rounding, calibrated on the training documents.
 
+Notable here: what is wrong whatever the model is, is said before a text or a weight is read; calibration and evaluation never
+share a document.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
-from ..training.documents import documents_fingerprint, documents_of
+from ..training.documents import documents_fingerprint, documents_of, train_and_eval_documents
 from ..training.processes import print_once
 from ..training.stages import STAGE_FILE, run_stage, stage_fingerprint
 from ..training.tokenizer import load_tokenizer
 
+_AWQ_ONLY = ("clip", "compensate")
+_DECIDING = (
+    *("model_path", "method", "bits", "group_size", "symmetric", *_AWQ_ONLY, "leave_unquantized", "max_bytes", "to"),
+    *("calibration_rows", "calibration_length", "eval_rows"),
+)
+
 
 def quantize(spec, announce=print_once):
-    """Run a `QuantizeSpec`; finished work is not done again.
+    """Run a `QuantizeSpec`; finished work is not done again, and interrupted work continues with the layer it had reached.
 
     Returns:
         dict: method, bits, group_size, bytes (of the weights), source_bytes, quantized_modules, unquantized_modules,
-        warnings.
+        perplexity, starved_experts, warnings.
+
+    Raises:
+        ValueError: for a spec that cannot be run, before any work.
     """
-    _check_output(spec)
-    texts = documents_of(spec.data, "train") if spec.method == "awq" else []
+    _check(spec)
+    calibration, held_out = _documents(spec)
     return run_stage(
         "quantize",
         spec.output_dir,
-        _stage_settings(spec, texts),
-        lambda: _quantize(spec, texts, announce),
+        _stage_settings(spec, calibration, held_out),
+        lambda: _quantize(spec, calibration, held_out, announce),
         overwrite=spec.overwrite,
         announce=announce,
     )
@@ -42,31 +56,72 @@ def calibration_ids(texts, tokenizer, rows, length):
     return torch.stack([torch.as_tensor(row, dtype=torch.long) for row in chosen])
 
 
+def _check(spec):
+    from ..quantize.checkpoint import check_arguments
+    from ..quantize.producers import check_producer
+
+    check_arguments(spec.method, spec.bits, spec.group_size, spec.to, True, (), spec.max_bytes)
+    check_producer(spec.producer)
+    for name, least in (("calibration_rows", 1), ("eval_rows", 0)):
+        if getattr(spec, name) < least:
+            raise ValueError(f"{name}={getattr(spec, name)} must be at least {least}")
+    if spec.method == "rtn" and (spec.calibration or not (spec.clip and spec.compensate)):
+        raise ValueError("calibration, clip and compensate mean nothing to method='rtn'; leave them out or use method='awq'")
+    if spec.method == "awq" and not (spec.calibration or spec.data.source):
+        raise ValueError(
+            "method='awq' needs text to calibrate on: give calibration=FILE (or a folder or dataset), or data.source"
+        )
+    _check_output(spec)
+
+
 def _check_output(spec):
     """Refuse a directory with files that no quantization wrote, since the checkpoint replaces the directory whole."""
     directory = Path(spec.output_dir)
+    if directory.is_file():
+        raise ValueError(f"output_dir={spec.output_dir!r} is a file; name a folder")
     ours = any((directory / name).is_file() for name in (STAGE_FILE, "quantization_report.json"))
     if not spec.overwrite and directory.is_dir() and any(directory.iterdir()) and not ours:
         raise ValueError(f"output_dir={spec.output_dir!r} is not empty; name another one, or overwrite=true")
 
 
-def _stage_settings(spec, texts):
-    names = ("model_path", "method", "bits", "group_size", "calibration_rows", "calibration_length")
-    settings = {name: getattr(spec, name) for name in names}
-    length = spec.calibration_length or spec.data.sequence_length
-    inputs = {"texts": documents_fingerprint(texts), "model_path_fingerprint": stage_fingerprint(spec.model_path)}
-    return {**settings, "calibration_length": length, **inputs}
+def _documents(spec):
+    """(documents of calibration, documents of evaluation), disjoint; empty lists where none are needed."""
+    wants_calibration, wants_held_out = spec.method == "awq", spec.eval_rows > 0
+    if spec.calibration is not None:
+        own = replace(spec.data, source=spec.calibration, eval_source=None)
+        held_out = documents_of(spec.data, "eval") if wants_held_out else []
+        if set(held_out) & set(calibration := documents_of(own, "all")):
+            raise ValueError(f"calibration={spec.calibration!r} holds documents that data holds out for evaluation")
+        return calibration, held_out
+    if wants_held_out:
+        train, held_out = train_and_eval_documents(spec.data)
+        return train if wants_calibration else [], held_out
+    return documents_of(spec.data, "train") if wants_calibration else [], []
 
 
-def _quantize(spec, texts, announce):
+def _stage_settings(spec, calibration, held_out):
+    settings = {name: getattr(spec, name) for name in _DECIDING}
+    inputs = {"texts": documents_fingerprint(calibration), "model_path_fingerprint": stage_fingerprint(spec.model_path)}
+    if held_out:
+        inputs["held_out"] = documents_fingerprint(held_out)
+    return {**settings, "calibration_length": _length(spec), **inputs}
+
+
+def _length(spec):
+    return spec.calibration_length or spec.data.sequence_length
+
+
+def _quantize(spec, calibration, held_out, announce):
     from ..quantize.checkpoint import quantize_checkpoint
 
-    options = {}
+    options, length = {}, _length(spec)
+    tokenizer = load_tokenizer(spec.model_path) if calibration or held_out else None
     if spec.method == "awq":
-        length = spec.calibration_length or spec.data.sequence_length
-        ids = calibration_ids(texts, load_tokenizer(spec.model_path), spec.calibration_rows, length)
+        ids = calibration_ids(calibration, tokenizer, spec.calibration_rows, length)
         announce(f"quantize: awq, calibrated on {len(ids)} rows of {length} tokens")
-        options = {"calibration": ids, "calibration_length": length}
+        options = {"calibration": ids, "calibration_length": length, **{name: getattr(spec, name) for name in _AWQ_ONLY}}
+    if held_out:
+        options["eval_ids"] = calibration_ids(held_out, tokenizer, spec.eval_rows, length)
     # The stage made the directory to claim it, or a killed run left it; `_check_output` kept foreign ones out.
     report = quantize_checkpoint(
         spec.model_path,
@@ -74,9 +129,18 @@ def _quantize(spec, texts, announce):
         method=spec.method,
         bits=spec.bits,
         group_size=spec.group_size,
+        symmetric=spec.symmetric,
+        leave_unquantized=spec.leave_unquantized,
+        max_bytes=spec.max_bytes,
+        to=spec.to,
         overwrite=True,
         progress=lambda done, total, name: announce(f"quantize: {name} ({done} of {total})"),
         **options,
     )
-    names = ("method", "bits", "group_size", "quantized_modules", "unquantized_modules", "warnings", "source_bytes")
+    for text in report["warnings"]:
+        announce(f"quantize: {text}")
+    names = (
+        *("method", "bits", "group_size", "quantized_modules", "unquantized_modules", "starved_experts", "tokens_per_expert"),
+        *("perplexity", "warnings", "source_bytes"),
+    )
     return {name: report.get(name) for name in (*names, "bytes")}

@@ -48,14 +48,25 @@ class GenerateSpec:
 class QuantizeSpec:
     """4-bit weights: AWQ (activation-aware) or plain rounding, in a format that from_pretrained reads."""
 
-    model_path: str = key("checkpoint to quantize")
-    output_dir: str = key("directory of the quantized checkpoint")
+    model_path: str = key("checkpoint to quantize: of the family, or native; the first word of the short form")
+    output_dir: str = key("directory of the quantized checkpoint; the second word of the short form")
     method: Literal["awq", "rtn"] = key("awq: Lin et al. 2023, arXiv:2306.00978; rtn: round to nearest", "awq")
     bits: int = key("bits per weight", 4)
-    group_size: int = key("weights that share a scale; must divide the input widths", 64)
-    data: DataSpec = key("documents of calibration (the training part)", factory=DataSpec)
+    group_size: int = key("weights that share a scale, must divide the input widths; -1: one scale per output", 64)
+    symmetric: bool = key("zero in the middle of the codes, in the same format", False)
+    clip: bool = key("awq: search the ends of every group", True)
+    compensate: bool = key("awq: let later weights make up for the rounding of earlier ones (GPTQ, arXiv:2210.17323)", True)
+    leave_unquantized: list[str] = key("Linears to keep dense: full names or patterns (model.layers.0.*)", factory=list)
+    max_bytes: int | None = key("awq: size of the weights; room beyond 4 bits goes to the most sensitive Linears", None)
+    to: Literal["variants", "native"] = key(
+        "native: in the class and names of the native family, for serving engines", "variants"
+    )
+    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused where it cannot run", "own")
+    calibration: str | None = key("text, folder or dataset to calibrate on, instead of data's training part", None)
+    data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
     calibration_rows: int = key("rows of calibration", 32)
     calibration_length: int | None = key("tokens per row; null means data.sequence_length", None)
+    eval_rows: int = key("held-out rows on which full, rounded and quantized are compared; 0: none", 0)
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
 
 

@@ -1,32 +1,30 @@
 """Activation-aware weight quantisation (Lin et al. 2023, arXiv:2306.00978), and rounding to nearest beside it.
 
-Notable here: layer by layer, the inputs of every Linear are summed up, each site's scales are searched and folded,
-ranges are clipped, weights are coded; the next layer then sees what the full-precision layer put out. The model given
-is left untouched.
+Notable here: layer by layer, only one is in float32 at a time; a layer that is done is packed at once, and can be stored, so
+that an interrupted run continues with the next; perplexities of the full, the rounded and the quantised model come from
+hidden states that walk beside. The model given is left untouched, unless its layers may be let go.
 """
 
+import copy
 import logging
+import math
 
 import torch
+from torch import nn
 
+from ..modeling.blocks import TOPOLOGIES
+from .awq_linear import AwqLinear
 from .calibration import DEFAULT_LENGTH, pack_calibration
-from .checks import check_finite_weights, check_options, check_shapes, resolve_names
-from .folding import apply_smoothing
-from .replay import capture_calls, run_layer
+from .checks import check_finite_weights, check_not_quantized, check_options, check_shapes, resolve_names
+from .layer_quantization import Settings, aware_layer, nearest_layer
+from .layerwise import build_layer, in_float32, open_stream, outputs_of, shell_of
 from .result import QuantizationReport, QuantizedModel, storage_dtypes
-from .rounding import quantize_groups
-from .search import candidate_scales, relative_magnitude, search_clip, search_scales
 from .sites import layer_sites, quantizable_linears
-from .statistics import InputStatistics
-from .unfuse import working_copy
 
 logger = logging.getLogger(__name__)
 
 # Below this many tokens the statistics of an expert say more about the sample than about the expert.
 MIN_EXPERT_TOKENS = 32
-# Queries and keys meet in a softmax, where a clipped outlier costs far more than its squared error says (AutoAWQ leaves
-# them alone too).
-_NEVER_CLIPPED = ("q_proj", "k_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 _FP16_MAX = 65504.0
 
 
@@ -36,12 +34,17 @@ def quantize_awq(
     *,
     bits=4,
     group_size=64,
+    symmetric=False,
     clip=True,
+    compensate=True,
     leave_unquantized=(),
     calibration_length=DEFAULT_LENGTH,
     batch_size=4,
     min_expert_tokens=MIN_EXPERT_TOKENS,
     dtype=None,
+    eval_ids=None,
+    store=None,
+    release=False,
     progress=None,
 ):
     """Quantise the layers of a model of the family to 4 bits, activation-aware.
@@ -51,11 +54,18 @@ def quantize_awq(
         calibration_ids: token ids, [rows, tokens] or a list of lists of any lengths; packed into windows.
         bits: 4, the only width of the format.
         group_size: inputs per scale, one of `GROUP_SIZES`; -1 is one group per output.
+        symmetric: zero stands in the middle of the codes (zero point 8 everywhere), in the same format.
         clip: whether group ranges are searched as well as scales (queries and keys are never clipped).
+        compensate: whether rounding lets the weights that follow make up for the error of those before (GPTQ), else each
+            weight is rounded to its nearest code.
         leave_unquantized: full names or `fnmatch` patterns of Linears to keep dense.
         calibration_length: tokens per window. batch_size: windows per forward.
         min_expert_tokens: a routed expert that sees fewer is rounded to nearest and named in the report.
         dtype: storage dtype of what stays dense; None keeps half precision and stores float32 as bfloat16.
+        eval_ids: token ids [rows, tokens]; when given, `report.perplexity` holds that of the full model, of rounding to
+            nearest and of the result, in float32.
+        store: a `LayerStore` where finished layers are kept and found again; None keeps nothing.
+        release: the source model's layers are dropped one by one as they are done, to save memory.
         progress: called as progress(done, total, name) after each layer.
 
     Returns:
@@ -65,35 +75,32 @@ def quantize_awq(
         ValueError: for a width, group size or shape the format cannot hold (naming the modules), for tokens outside the
             vocabulary, or for values that are not finite (naming the layer).
     """
-    working, names, result = _prepare(model, "awq", bits, group_size, leave_unquantized, dtype)
+    settings = Settings(bits, group_size, symmetric, clip, compensate, min_expert_tokens)
+    run = _Run(model, "awq", settings, leave_unquantized, dtype)
     limit = model.config.max_position_embeddings
     windows, dropped = pack_calibration(calibration_ids, min(calibration_length, limit), model.config.vocab_size)
     rows, length = windows.shape
-    result.report.calibration = {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
-    prefix, layers = decoder_layers(working)
-    hidden, calls = capture_calls(working, layers, windows.split(batch_size))
-    options = {"clip": clip, "min_expert_tokens": min_expert_tokens}
-    for plan, layer, layer_calls in zip(model.config.layer_plan(), layers, calls, strict=True):
-        name = f"{prefix}.{plan.index}"
-        sites = layer_sites(model.config, plan, name, layer, keep=frozenset(result.report.unquantized_modules))
-        hidden = _quantize_layer(result, name, layer, sites, hidden, layer_calls, **options)
-        if progress is not None:
-            progress(plan.index + 1, len(layers), name)
-    return _finish(result, names)
+    run.report.calibration = {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
+    run.open("calibration", windows.to(model.device).split(batch_size))
+    return run.finish(eval_ids, store, release, progress)
 
 
-def quantize_rtn(model, *, bits=4, group_size=64, leave_unquantized=(), dtype=None, progress=None):
+def quantize_rtn(
+    model,
+    *,
+    bits=4,
+    group_size=64,
+    symmetric=False,
+    leave_unquantized=(),
+    dtype=None,
+    eval_ids=None,
+    store=None,
+    release=False,
+    progress=None,
+):
     """Quantise every weight to the nearest code, without calibration; arguments, result and errors as of `quantize_awq`."""
-    working, names, result = _prepare(model, "rtn", bits, group_size, leave_unquantized, dtype)
-    prefix, layers = decoder_layers(working)
-    for index in range(len(layers)):
-        linears = [name for name in names if name.startswith(f"{prefix}.{index}.")]
-        for name in linears:
-            _round(result, name, None)
-        _finish_layer(result, {"name": f"{prefix}.{index}", "sites": []}, linears)
-        if progress is not None:
-            progress(index + 1, len(layers), f"{prefix}.{index}")
-    return _finish(result, names)
+    run = _Run(model, "rtn", Settings(bits, group_size, symmetric), leave_unquantized, dtype)
+    return run.finish(eval_ids, store, release, progress)
 
 
 def decoder_layers(model):
@@ -103,159 +110,184 @@ def decoder_layers(model):
     return prefix, base.layers
 
 
-def _prepare(model, method, bits, group_size, leave_unquantized, dtype):
-    check_options(bits, group_size)
-    config = {"quant_method": "awq", "bits": bits, "group_size": group_size, "zero_point": True, "version": "gemm"}
-    working = working_copy(model, {**config, "modules_to_not_convert": []})
-    prefix, layers = decoder_layers(working)
-    inside = [name for index, layer in enumerate(layers) for name in quantizable_linears(f"{prefix}.{index}", layer)]
-    kept = resolve_names(leave_unquantized, inside)
-    names = [name for name in inside if name not in kept]
-    check_shapes(working, names, group_size)
-    check_finite_weights(working, names)
-    chosen = set(names)
-    dense = [n for n, m in working.named_modules() if isinstance(m, torch.nn.Linear) and n not in chosen]
-    # Routers that are no Linear are named too: other runtimes decide by name.
-    dense += [n for n, m in working.named_modules() if n.endswith(".mlp.gate") and n not in dense]
-    config["modules_to_not_convert"] = working.config.quantization_config["modules_to_not_convert"] = dense
-    report = QuantizationReport(method, bits, group_size, unquantized_modules=dense)
-    dtypes = storage_dtypes(model, dtype)
-    # Experts taken apart have no entry of their own name in the source.
-    default = next(iter(dtypes.values()))
-    dtypes = {name: dtypes.get(name, default) for name, _ in working.named_parameters()}
-    return working, names, QuantizedModel(working, {}, report, dtypes, config)
+def probe_ids(config):
+    """Token ids [1, tokens] on which a written checkpoint is compared with the model in memory."""
+    generator = torch.Generator().manual_seed(0)
+    length = min(32, config.max_position_embeddings)
+    return torch.randint(0, config.vocab_size, (1, length), generator=generator)
 
 
-def _quantize_layer(result, name, layer, sites, hidden, calls, clip, min_expert_tokens):
-    """Smooth, clip and code one layer; returns what it put out before."""
-    working = result.model
-    statistics, output, largest = _observe(working, name, layer, sites, hidden, calls)
-    starved = _starved_experts(result.report, statistics, min_expert_tokens)
-    smoothed = (_smooth(working, site, statistics, starved, result) for site in sites.sites)
-    smoothed = [entry for entry in smoothed if entry is not None]
-    result.report.skipped_sites.update({skip.name: skip.reason for skip in sites.skipped})
-    for linear in sites.linears:
-        _round(result, linear, statistics.get(linear) if clip and linear not in starved else None)
-    error = _relative_error(run_layer(layer, hidden, calls), output)
-    entry = {"name": name, "sites": smoothed, "output_error": error, "largest_output": largest}
-    _finish_layer(result, entry, sites.linears)
-    return output
+class _Run:
+    """One model being quantised: the shell that gathers the packed layers, the streams, the report."""
 
+    def __init__(self, model, method, settings, leave_unquantized, dtype):
+        check_options(settings.bits, settings.group_size)
+        check_not_quantized(model)
+        self.model, self.method, self.settings = model, method, settings
+        config = {"quant_method": "awq", "bits": settings.bits, "group_size": settings.group_size, "zero_point": True}
+        self.config = {**config, "version": "gemm", "modules_to_not_convert": []}
+        self.shell = shell_of(model, self.config)
+        self.prefix, _ = decoder_layers(model)
+        self.plans = model.config.layer_plan()
+        skeletons = self._skeletons()
+        linears = [linear for name, layer in skeletons.items() for linear in quantizable_linears(name, layer)]
+        self.kept = resolve_names(leave_unquantized, linears)
+        self.linears = [name for name in linears if name not in self.kept]
+        shapes = {f"{name}.{part}": m for name, layer in skeletons.items() for part, m in layer.named_modules()}
+        check_shapes({name: shapes[name] for name in self.linears}, settings.group_size)
+        check_finite_weights(model)
+        self.config["modules_to_not_convert"] = self._dense(shapes)
+        self.report = QuantizationReport(
+            method,
+            settings.bits,
+            settings.group_size,
+            symmetric=settings.symmetric,
+            unquantized_modules=self.config["modules_to_not_convert"],
+        )
+        self.dtypes = self._storage_dtypes(skeletons, dtype)
+        for name, parameter in self.shell.named_parameters():
+            parameter.data = parameter.data.to(self.dtypes[name])
+        self.streams = {}
+        self.open("probe", [probe_ids(model.config).to(model.device)])
 
-@torch.no_grad()
-def _observe(model, name, layer, sites, hidden, calls):
-    """Statistics of every quantised Linear's input (one object per distinct input), the layer's output, its largest value."""
-    groups = [group for site in sites.sites for group in site.readers]
-    covered = {linear for group in groups for linear in group}
-    groups += [(linear,) for linear in sites.linears if linear not in covered]
-    statistics, handles = {}, []
-    for group in groups:
-        first = model.get_submodule(group[0])
-        collected = InputStatistics(first.in_features)
-        statistics.update(dict.fromkeys(group, collected))
-        handles.append(first.register_forward_pre_hook(lambda module, args, collected=collected: collected.add(args[0])))
-    try:
-        output = run_layer(layer, hidden, calls)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for linear, collected in statistics.items():
-        if not collected.is_finite():
-            raise ValueError(f"calibration gives NaN or infinite inputs to {linear}; the full-precision model overflows there")
-    largest = max(float(states.abs().amax()) for states in output)
-    if not largest < float("inf"):
-        raise ValueError(f"calibration gives NaN or infinite outputs of {name}; the full-precision model overflows there")
-    return statistics, output, largest
+    def open(self, name, batches):
+        self.streams[name] = open_stream(self.shell, list(batches))
 
+    def finish(self, eval_ids, store, release, progress):
+        """Walk through the layers and return the `QuantizedModel`."""
+        if eval_ids is not None:
+            self.open("full", eval_ids.to(self.model.device).split(1))
+            # equal beginnings: only the layers will differ
+            self.streams["rtn"], self.streams["quantized"] = (self.streams["full"].copy() for _ in range(2))
+        _, layers = decoder_layers(self.model)
+        for index in range(len(layers)):
+            name = f"{self.prefix}.{index}"
+            self.shell.base_model.layers.append(self._layer(index, name, store))
+            if release:
+                layers[index] = nn.Identity()
+            if progress is not None:
+                progress(index + 1, len(layers), name)
+        return self._result(eval_ids)
 
-def _starved_experts(report, statistics, minimum):
-    """Names of the Linears of routed experts with too few tokens; every expert's tokens are reported."""
-    starved = set()
-    for linear, collected in statistics.items():
-        if ".experts." not in linear:
-            continue
-        expert = linear.rpartition(".")[0]
-        report.tokens_per_expert[expert] = collected.tokens
-        if collected.tokens < minimum:
-            starved.add(linear)
-            if expert not in report.starved_experts:
-                report.starved_experts.append(expert)
-    return starved
+    def _layer(self, index, name, store):
+        """Quantise layer `index`, or take it from the store; returns it packed."""
+        layer = build_layer(self.shell, self.model, self.plans[index])
+        if "full" in self.streams:
+            self._walk_beside(index, name, layer)
+        linears = [linear for linear in self.linears if linear.startswith(f"{name}.")]
+        found = None if store is None else store.load(index, layer, name)
+        output = None
+        if found is not None:
+            result = found
+        elif self.method == "rtn":
+            result = nearest_layer(name, layer, linears, self.settings)
+        else:
+            sites = layer_sites(self.model.config, self.plans[index], name, layer, keep=self.kept)
+            result, output = aware_layer(name, layer, sites, self.streams["calibration"], index, self.settings, self.dtypes)
+        self._round_to_storage(name, layer)
+        for stream in ("calibration", "probe", "quantized"):
+            if stream in self.streams:
+                self.streams[stream].advance(layer, index)
+        if output is not None:
+            result.entry["output_error"] = _relative_error(self.streams["calibration"].hidden, output)
+        if missing := sorted(set(linears) - set(result.codes)):
+            raise AssertionError(f"these matrices would stay dense silently: {missing[:5]}")
+        self._report(result, layer, name)
+        self._pack(result, layer, name)
+        if store is not None and found is None:
+            store.save(index, layer, result)
+        return layer
 
+    def _walk_beside(self, index, name, layer):
+        """The streams of the full and of the rounded model pass their own layer."""
+        self.streams["full"].advance(layer, index)
+        rounded = copy.deepcopy(layer)
+        linears = [linear for linear in self.linears if linear.startswith(f"{name}.")]
+        nearest_layer(name, rounded, linears, self.settings)
+        self._round_to_storage(name, rounded)
+        self.streams["rtn"].advance(rounded, index)
 
-def _smooth(model, site, statistics, starved, result):
-    """Search and fold the scales of one site; returns its entry in the report, or None where no token can decide."""
-    group_size = result.report.group_size
-    readers = [tuple(name for name in names if name not in starved) for names in site.readers]
-    readers = [names for names in readers if names]
-    if not readers:
-        result.report.skipped_sites[site.name] = "fewer calibration tokens than min_expert_tokens"
-        return None
-    blocks, magnitudes, relative = [], 0, 0
-    for names in readers:
-        collected = statistics[names[0]]
-        weight = torch.cat([model.get_submodule(name).weight for name in names])
-        blocks.append((weight, collected.gram))
-        magnitudes = magnitudes + collected.magnitude
-        relative = relative + relative_magnitude(weight, _group(group_size, weight)) * weight.shape[0]
-    magnitude = magnitudes / sum(statistics[names[0]].tokens for names in readers)
-    relative = relative / sum(weight.shape[0] for weight, _ in blocks)
-    candidates = candidate_scales(site.reduce_mean(magnitude), site.reduce_mean(relative))
-    scales, loss, identity = search_scales(blocks, candidates, site.expand, _group(group_size, blocks[0][0]))
-    applied = apply_smoothing(model, site, scales, result.dtypes[f"{site.source}.weight"])
-    columns = site.expand(applied)
-    for collected in {id(statistics[names[0]]): statistics[names[0]] for names in site.readers}.values():
-        collected.rescale(columns)
-    span = [float(applied.min()), float(applied.max())]
-    return {"name": site.name, "loss": loss, "loss_unsmoothed": identity, "scales": span}
+    def _round_to_storage(self, name, layer):
+        """Round what stays dense in a layer to its storage dtype, still held in float32."""
+        coded = {f"{linear}.weight" for linear in self.linears}
+        for part, parameter in layer.named_parameters():
+            if f"{name}.{part}" not in coded:
+                parameter.copy_(parameter.to(self.dtypes[f"{name}.{part}"]).float())
 
+    def _report(self, result, layer, name):
+        report = self.report
+        report.layers.append(result.entry)
+        report.skipped_sites.update(result.skipped)
+        report.tokens_per_expert.update(result.tokens)
+        report.starved_experts += result.starved
+        report.quantized_modules += len(result.codes)
+        report.quantized_parameters += sum(codes.codes.numel() for codes in result.codes.values())
 
-def _group(group_size, weight):
-    return weight.shape[-1] if group_size == -1 else group_size
+    def _pack(self, result, layer, name):
+        """Replace the coded Linears of a layer by `AwqLinear`s."""
+        for full, codes in result.codes.items():
+            part = full.removeprefix(f"{name}.")
+            layer.set_submodule(part, AwqLinear.from_codes(codes, layer.get_submodule(part).bias))
 
+    def _result(self, eval_ids):
+        report = self.report
+        if report.quantized_modules != len(self.linears):
+            raise AssertionError(f"{report.quantized_modules} modules are coded, {len(self.linears)} were to be")
+        if report.starved_experts:
+            report.warnings.append(
+                f"{len(report.starved_experts)} experts saw too few calibration tokens and were rounded to nearest"
+            )
+        overflowing = [entry["name"] for entry in report.layers if entry.get("largest_output", 0.0) > _FP16_MAX]
+        if overflowing:
+            report.warnings.append(f"outputs of {overflowing} exceed float16; load the checkpoint in bfloat16 or float32")
+        for text in report.warnings:
+            logger.warning(text)
+        if eval_ids is not None:
+            report.perplexity = self._perplexities(eval_ids)
+        for parameter in self.shell.parameters():
+            parameter.data = parameter.data.float()
+        probe = self.streams["probe"]
+        expected = outputs_of(self.shell, probe.batches[0], probe.hidden[0])
+        return QuantizedModel(self.shell, self.linears, report, self.dtypes, self.config, probe.batches[0], expected)
 
-def _round(result, name, statistics):
-    """Code one Linear and put the dequantised weight in its place; `statistics` are given where its ranges are clipped."""
-    linear = result.model.get_submodule(name)
-    group = _group(result.report.group_size, linear.weight)
-    clipped = statistics is not None and statistics.tokens and name.rpartition(".")[2] not in _NEVER_CLIPPED
-    low, high = search_clip(linear.weight, statistics.gram, group) if clipped else (None, None)
-    codes = quantize_groups(linear.weight, group, low, high)
-    if not torch.isfinite(codes.scales).all():
-        raise ValueError(f"{name}: its largest weights need a scale beyond float16; name it in leave_unquantized")
-    result.codes[name] = codes
-    dense = codes.dequantize()
-    error = (dense - linear.weight).square().sum() / linear.weight.square().sum().clamp(min=1e-30)
-    linear.weight.copy_(dense)
-    result.report.quantized_modules += 1
-    result.report.quantized_parameters += dense.numel()
-    result.weight_errors[name] = float(error)
+    def _perplexities(self, eval_ids):
+        names = {"full": "full", "rtn": "rtn", self.method: "quantized"}
+        with in_float32(self.shell):
+            found = {name: _perplexity(self.shell, self.streams[stream]) for name, stream in names.items()}
+        return {**found, "how": f"float32, {eval_ids.shape[0]} windows of {eval_ids.shape[1]} tokens"}
 
+    def _skeletons(self):
+        """{full name: layer without memory}, one object for all layers of an equal plan but for its index."""
+        with torch.device("meta"):
+            return {f"{self.prefix}.{plan.index}": TOPOLOGIES[plan.topology](self.shell.config, plan) for plan in self.plans}
 
-def _finish_layer(result, entry, linears):
-    entry["weight_errors"] = {name: result.weight_errors[name] for name in linears}
-    result.report.layers.append(entry)
+    def _dense(self, shapes):
+        """Full names of what stays dense: Linears, and routers that are no Linear, since other runtimes decide by name."""
+        chosen = set(self.linears)
+        dense = [n for n, m in self.shell.named_modules() if isinstance(m, nn.Linear)]
+        dense += [n for n, m in shapes.items() if isinstance(m, nn.Linear) and n not in chosen]
+        return dense + [n for n in shapes if n.endswith(".mlp.gate") and n not in dense]
+
+    def _storage_dtypes(self, skeletons, dtype):
+        """Storage dtype of each parameter, those of experts taken apart included."""
+        known = storage_dtypes(self.model, dtype)
+        # experts taken apart have no entry of their own name in the source
+        default = next(iter(known.values()))
+        names = [n for n, _ in self.shell.named_parameters()]
+        names += [f"{name}.{part}" for name, layer in skeletons.items() for part, _ in layer.named_parameters()]
+        return {name: known.get(name, default) for name in names}
 
 
 def _relative_error(outputs, references):
     wrong = sum((o - r).square().sum() for o, r in zip(outputs, references, strict=True))
-    return float(wrong / sum(r.square().sum() for r in references))
+    return float(wrong / sum(r.square().sum() for r in references).clamp(min=1e-30))
 
 
-def _finish(result, names):
-    report = result.report
-    fused = [n for n, p in result.model.named_parameters() if ".experts." in n and p.dim() == 3]
-    if fused or report.quantized_modules != len(names):
-        missing = fused or sorted(set(names) - set(result.codes))
-        raise AssertionError(f"these matrices would stay dense silently: {missing[:5]}")
-    if report.starved_experts:
-        report.warnings.append(
-            f"{len(report.starved_experts)} experts saw too few calibration tokens and were rounded to nearest"
-        )
-    overflowing = [entry["name"] for entry in report.layers if entry.get("largest_output", 0.0) > _FP16_MAX]
-    if overflowing:
-        report.warnings.append(f"outputs of {overflowing} exceed float16; load the checkpoint in bfloat16 or float32")
-    for text in report.warnings:
-        logger.warning(text)
-    result.round_to_storage()
-    return result
+def _perplexity(shell, stream):
+    """exp of the mean cross-entropy of every token of the stream's rows but the first of each."""
+    total, count = 0.0, 0
+    for ids, hidden in zip(stream.batches, stream.hidden, strict=True):
+        logits = outputs_of(shell, ids, hidden)[:, :-1]
+        total += float(nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"))
+        count += ids[:, 1:].numel()
+    return math.exp(total / count)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .packing import PACK, pack_gemm, unpack_gemm
+from .rounding import GroupCodes
 
 # Measured on two CPU cores: above this number of rows one dense product is faster than the int4 kernel.
 KERNEL_ROWS = 8
@@ -56,6 +57,16 @@ class AwqLinear(nn.Module):
         if bias is not None:
             layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
         return layer
+
+    @staticmethod
+    def codes_of(qweight, qzeros, scales, group):
+        """The `GroupCodes` that packed tensors stand for."""
+        codes, zeros = unpack_gemm(qweight).t().contiguous(), unpack_gemm(qzeros).t().contiguous()
+        return GroupCodes(codes, zeros, scales.t().contiguous(), group)
+
+    def to_codes(self):
+        """The `GroupCodes` of this layer: the inverse of `from_codes`."""
+        return self.codes_of(self.qweight, self.qzeros, self.scales, self.group_size)
 
     def dequantize(self, dtype=torch.float32):
         """The dense weight [out, in], computed in float32 and then cast to `dtype`."""

@@ -1,14 +1,19 @@
 """Checkpoint in, 4-bit checkpoint out: what `hf-variants quantize` calls."""
 
 import math
+import shutil
 from pathlib import Path
 
 import torch
 
 from .awq import quantize_awq, quantize_rtn
-from .writer import check_target, save_quantized, weight_bytes, write_report
+from .checks import check_options, refuse_quantized_config
+from .sensitivity import dense_within, size_of
+from .store import LayerStore, fingerprint_of_weights
+from .writer import check_target, save_quantized, weight_bytes
 
 METHODS = ("awq", "rtn")
+TARGETS = ("variants", "native")
 
 
 def quantize_checkpoint(
@@ -18,9 +23,12 @@ def quantize_checkpoint(
     method="awq",
     bits=4,
     group_size=64,
+    symmetric=False,
     calibration=None,
     eval_ids=None,
     leave_unquantized=(),
+    max_bytes=None,
+    to="variants",
     tokenizer=None,
     overwrite=False,
     dtype=None,
@@ -29,62 +37,134 @@ def quantize_checkpoint(
 ):
     """Quantise the checkpoint in `src` and write it to `dst`, complete and verified, or not at all.
 
+    An interrupted call with the same arguments continues with the layer it had reached.
+
     Args:
         src: folder or hub id of a variants checkpoint, or of a native one that `hf_variants.convert` knows.
         dst: folder to write, with `quantization_report.json` beside the weights.
         method: `awq` (needs `calibration`) or `rtn`.
-        bits, group_size, leave_unquantized, dtype, progress: as in `quantize_awq`.
+        bits, group_size, symmetric, leave_unquantized, dtype, progress: as in `quantize_awq`.
         calibration: token ids, as in `quantize_awq`.
         eval_ids: token ids [rows, tokens]; when given, the perplexity of the full model, of rounding to nearest and of the
             result are measured in float32 and reported.
+        max_bytes: the size that the weights may have; what room is left beyond all in 4 bits goes to the Linears with the
+            largest measured error per byte, which stay dense. This quantises twice. None leaves none dense.
+        to: `variants`, or `native`: the class and the names of the native family, as serving engines read them.
         tokenizer: written along; None takes the one in `src`, if there is one.
         overwrite: whether a folder in the way is replaced.
-        awq_options: `clip`, `calibration_length`, `batch_size`, `min_expert_tokens` of `quantize_awq`.
+        awq_options: `clip`, `compensate`, `calibration_length`, `batch_size`, `min_expert_tokens` of `quantize_awq`.
 
     Returns:
         dict, the report as written.
 
     Raises:
-        ValueError: for bad settings, shapes, tokens or weights, before or during the work; nothing is written then.
+        ValueError: for bad settings, shapes, tokens or weights, before or during the work; `dst` does not exist then.
     """
+    check_arguments(method, bits, group_size, to, calibration, awq_options, max_bytes)
+    check_target(dst, overwrite)
+    model = load_full_precision(src)
+    if to == "native":
+        from .native_export import check_native
+
+        check_native(model)
+    options = {"bits": bits, "group_size": group_size, "symmetric": symmetric, "leave_unquantized": list(leave_unquantized)}
+    check_disk(model, dst)
+    run = _Runner(model, dst, method, calibration, eval_ids, {**options, "dtype": dtype}, awq_options, progress)
+    facts = {"source": str(src)}
+    if Path(src).is_dir():
+        facts["source_bytes"] = weight_bytes(src)
+    result = run(release=max_bytes is None)
+    if max_bytes is not None:
+        kept, facts["budget"] = dense_within(result, max_bytes)
+        if kept:
+            run.stores[0].remove()
+            result = run([*leave_unquantized, *kept], release=True)
+            facts["budget"]["bytes_expected"] = size_of(result)
+    save = save_quantized
+    if to == "native":
+        from .native_export import save_native as save
+    report = save(result, dst, tokenizer=tokenizer or _tokenizer_of(src), overwrite=overwrite, facts=facts)
+    for store in run.stores:
+        store.remove()
+    return report
+
+
+class _Runner:
+    """Calls `quantize_awq` or `quantize_rtn` on one model with a store beside the target."""
+
+    def __init__(self, model, dst, method, calibration, eval_ids, options, awq_options, progress):
+        self.model, self.dst, self.method, self.options = model, dst, method, options
+        self.calibration, self.eval_ids, self.awq_options, self.progress = calibration, eval_ids, awq_options, progress
+        self.weights = fingerprint_of_weights(model)
+        self.stores = []
+
+    def __call__(self, leave_unquantized=None, release=False):
+        options = dict(self.options)
+        if leave_unquantized is not None:
+            options["leave_unquantized"] = leave_unquantized
+        settings = {**options, **self.awq_options, "method": self.method, "weights": self.weights}
+        tensors = []
+        if self.method == "awq":
+            from .calibration import pack_calibration
+
+            tensors = [pack_calibration(self.calibration, 1)[0]]
+        store = LayerStore.beside(self.dst, settings, tensors)
+        self.stores.append(store)
+        common = {**options, "eval_ids": self.eval_ids, "store": store, "release": release, "progress": self.progress}
+        if self.method == "awq":
+            return quantize_awq(self.model, self.calibration, **common, **self.awq_options)
+        return quantize_rtn(self.model, **common)
+
+
+def check_arguments(method, bits, group_size, to="variants", calibration=None, awq_options=(), max_bytes=None):
+    """Everything that is wrong whatever the model is; raises ValueError."""
     if method not in METHODS:
         raise ValueError(f"method={method!r} is unknown; choose from {list(METHODS)}")
+    if to not in TARGETS:
+        raise ValueError(f"to={to!r} is unknown; choose from {list(TARGETS)}")
+    check_options(bits, group_size)
     if method == "awq" and calibration is None:
         raise ValueError("method='awq' needs calibration=token ids; give some, or use method='rtn'")
     if method == "rtn" and awq_options:
         raise ValueError(f"{sorted(awq_options)} mean nothing to method='rtn'; leave them out or use method='awq'")
-    check_target(dst, overwrite)
-    model = load_full_precision(src)
-    common = {"bits": bits, "group_size": group_size, "leave_unquantized": leave_unquantized, "dtype": dtype}
-    perplexity = {}
-    if eval_ids is not None:
-        if method == "awq":
-            perplexity["rtn"] = ids_perplexity(quantize_rtn(model, **common).model, eval_ids)
-        perplexity["full"] = None
-    if method == "awq":
-        result = quantize_awq(model, calibration, progress=progress, **common, **awq_options)
-    else:
-        result = quantize_rtn(model, progress=progress, **common)
-    if eval_ids is not None:
-        perplexity[method] = ids_perplexity(result.model, eval_ids)
-        perplexity["full"] = ids_perplexity(model.float(), eval_ids)
-        perplexity["how"] = f"float32, {eval_ids.shape[0]} windows of {eval_ids.shape[1]} tokens"
-    facts = save_quantized(result, dst, tokenizer=tokenizer or _tokenizer_of(src), overwrite=overwrite)
-    report = {**result.report.to_dict(), **facts, "source": str(src), "perplexity": perplexity}
-    if Path(src).is_dir():
-        report["source_bytes"] = weight_bytes(src)
-    write_report(dst, report)
-    return report
+    if method == "rtn" and max_bytes is not None:
+        raise ValueError("max_bytes needs errors measured on calibration tokens, which method='rtn' has not; use method='awq'")
+
+
+def check_disk(model, dst):
+    """Raise ValueError when the disk of `dst` cannot hold what will be written: the layers kept on the way and the result."""
+    directory = Path(dst).resolve().parent
+    while not directory.exists():
+        directory = directory.parent
+    inside = sum(p.numel() for p in model.base_model.layers.parameters())
+    total = sum(p.numel() for p in model.parameters())
+    # about 5 bits per weight in the layers, twice (on the way and in the result), 16 elsewhere
+    needed = int(2 * inside * 0.65 + 2 * (total - inside))
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise ValueError(
+            f"output {str(dst)!r}: about {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free on that disk; "
+            "make room or name a folder on another one"
+        )
 
 
 def load_full_precision(src):
-    """The VariantsForCausalLM in `src`, brought in from its native family where it is not one of ours."""
+    """The VariantsForCausalLM in `src`, brought in from its native family where it is not one of ours.
+
+    Raises:
+        ValueError: for a checkpoint that is quantised already, before its weights are read.
+    """
     from transformers import AutoConfig
 
     from hf_variants.convert import from_native
     from hf_variants.modeling.modeling_variants import VariantsForCausalLM
 
-    if AutoConfig.from_pretrained(src).model_type != VariantsForCausalLM.config_class.model_type:
+    try:
+        config = AutoConfig.from_pretrained(src)
+    except OSError as error:
+        raise ValueError(f"no config found at {str(src)!r}: give a folder with a config.json, or a repository id") from error
+    refuse_quantized_config(config)
+    if config.model_type != VariantsForCausalLM.config_class.model_type:
         return from_native(src)
     return VariantsForCausalLM.from_pretrained(src, dtype="auto")
 
@@ -93,7 +173,7 @@ def load_full_precision(src):
 def ids_perplexity(model, ids):
     """exp of the mean cross-entropy of every token of `ids` [rows, tokens] but the first of its row."""
     total, count = 0.0, 0
-    for row in ids.split(4):
+    for row in ids.split(1):
         logits = model(input_ids=row, use_cache=False).logits[:, :-1].float()
         total += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), row[:, 1:].flatten(), reduction="sum"))
         count += row[:, 1:].numel()

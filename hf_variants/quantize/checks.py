@@ -40,9 +40,8 @@ def resolve_names(patterns, names):
     return frozenset(found)
 
 
-def check_shapes(model, names, group_size):
-    """Raise ValueError naming every Linear whose shape the format cannot hold, with the group sizes that would work."""
-    linears = {name: model.get_submodule(name) for name in names}
+def check_shapes(linears, group_size):
+    """Raise ValueError naming every Linear ({full name: module}) whose shape the format cannot hold, with what would work."""
     odd_in = [n for n, m in linears.items() if group_size != -1 and m.in_features % group_size]
     odd_out = [n for n, m in linears.items() if m.out_features % PACK]
     if not odd_in and not odd_out:
@@ -58,10 +57,24 @@ def check_shapes(model, names, group_size):
     )
 
 
-def check_finite_weights(model, names):
-    """Raise ValueError naming the first Linear that holds NaN or infinity."""
-    for name in names:
-        if not torch.isfinite(model.get_submodule(name).weight).all():
-            raise ValueError(
-                f"{name}.weight holds NaN or infinite values, which no scale can represent; mend the checkpoint first"
-            )
+def check_finite_weights(model):
+    """Raise ValueError naming the first parameter that holds NaN or infinity."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise ValueError(f"{name} holds NaN or infinite values, which no scale can represent; mend the checkpoint first")
+
+
+def check_not_quantized(model):
+    """Raise ValueError when the model is quantised already."""
+    refuse_quantized_config(model.config)
+
+
+def refuse_quantized_config(config):
+    """Raise ValueError when a config says that its weights are quantised."""
+    found = getattr(config, "quantization_config", None)
+    if found is not None:
+        method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
+        raise ValueError(
+            f"the model is already quantised (quant_method={str(getattr(method, 'value', method))!r}); give the model in full "
+            "precision"
+        )

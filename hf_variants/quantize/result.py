@@ -5,24 +5,25 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import nn
 
-from .awq_linear import AwqLinear
-
 
 @dataclass
 class QuantizationReport:
     """An account of one run; `to_dict()` is what `quantization_report.json` holds.
 
     Attributes:
-        layers: per layer its name, the relative output error, the relative squared error of every Linear's weight, the sites
-            with their search loss beside that of doing nothing, and the scales' span.
+        layers: per layer its name, the relative output error, the relative squared error of every Linear's weight
+            (`weight_errors`) and the squared error of its outputs summed over the calibration tokens (`linear_errors`, to be
+            seen beside `output_energy`), the sites with their search loss beside that of doing nothing, and the scales' span.
         skipped_sites: {site: reason} for places left unsmoothed.
         tokens_per_expert: calibration tokens that reached each routed expert.
         starved_experts: experts with fewer tokens than `min_expert_tokens`, quantised by rounding to nearest.
+        perplexity: of the full model, of rounding to nearest and of the result, where evaluation tokens were given.
     """
 
     method: str
     bits: int
     group_size: int
+    symmetric: bool = False
     calibration: dict = field(default_factory=dict)
     layers: list = field(default_factory=list)
     skipped_sites: dict = field(default_factory=dict)
@@ -31,6 +32,7 @@ class QuantizationReport:
     quantized_modules: int = 0
     quantized_parameters: int = 0
     unquantized_modules: list = field(default_factory=list)
+    perplexity: dict = field(default_factory=dict)
     warnings: list = field(default_factory=list)
 
     def to_dict(self):
@@ -42,34 +44,30 @@ class QuantizedModel:
     """A quantised model in memory.
 
     Attributes:
-        model: float32, experts apart; every quantised weight holds exactly what its codes stand for, so that its logits are
-            the reference for the written checkpoint. After `pack()` the same object with `AwqLinear` layers.
-        codes: full name -> `GroupCodes`.
+        model: its quantised Linears are `AwqLinear`s, experts apart; all else is float32 that its storage dtype holds exactly,
+            so that its logits are those of the written checkpoint.
+        names: full names of the quantised Linears.
         report: `QuantizationReport`.
         dtypes: full parameter name -> dtype in which it is stored.
+        probe_ids, probe_outputs: token ids [1, tokens] and what the model made of them while its quantised weights were still
+            dense matrices: the reference for what is written.
     """
 
     model: nn.Module
-    codes: dict
+    names: list
     report: QuantizationReport
     dtypes: dict
     quantization_config: dict
-    weight_errors: dict = field(default_factory=dict)
+    probe_ids: torch.Tensor
+    probe_outputs: torch.Tensor
 
-    @torch.no_grad()
-    def round_to_storage(self):
-        """Round what stays dense to its storage dtype, still held in float32."""
-        coded = {f"{name}.weight" for name in self.codes}
-        for name, parameter in self.model.named_parameters():
-            if name in coded:
-                continue
-            parameter.copy_(parameter.to(self.dtypes.get(name, torch.float32)).float())
+    @property
+    def codes(self):
+        """{full name: `GroupCodes`}, unpacked at each access."""
+        return {name: self.model.get_submodule(name).to_codes() for name in self.names}
 
-    def pack(self):
-        """Replace every quantised Linear by an `AwqLinear` and cast the rest to its storage dtype, in place."""
-        for name, codes in self.codes.items():
-            linear = self.model.get_submodule(name)
-            self.model.set_submodule(name, AwqLinear.from_codes(codes, linear.bias))
+    def to_storage(self):
+        """Cast what is dense to its storage dtype, in place; returns the model."""
         for name, parameter in self.model.named_parameters():
             parameter.data = parameter.data.to(self.dtypes.get(name, torch.float32))
         self.model.tie_weights()

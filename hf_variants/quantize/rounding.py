@@ -1,7 +1,8 @@
 """Round-to-nearest in groups: w is approximated by (q - z) * s with q, z in 0..15 and one (z, s) per group of inputs.
 
 Notable here: the scale is rounded to float16, as it will be stored, BEFORE the weights are coded against it; ranges
-always hold zero, so that z fits in four bits; every function accepts leading batch dimensions.
+always hold zero, so that z fits in four bits; symmetric codes are asymmetric ones with z = 8, so both are one format; every
+function accepts leading batch dimensions.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ class GroupCodes:
     zeros: torch.Tensor
     scales: torch.Tensor
     group: int
+    top: int = LEVELS
 
     def dequantize(self):
         """The float32 matrix [out, in] that the codes stand for."""
@@ -39,26 +41,31 @@ def group_range(weight, group):
     return low.clamp_(max=0), high.clamp_(min=0)
 
 
-def _grid(low, high):
-    scales = ((high - low) / LEVELS).half().float().clamp_(min=_SMALLEST_SCALE)
-    zeros = (-low / scales).round_().clamp_(0, LEVELS)
-    return zeros, scales
+def grid(low, high, top=LEVELS, symmetric=False):
+    """(zeros, scales), float32: the grid of groups with these ends, its scale as float16 will hold it."""
+    if symmetric:
+        middle = (top + 1) // 2
+        # one code more lies below zero than above
+        scales = torch.maximum(-low / middle, high / (top - middle)).half().float().clamp_(min=_SMALLEST_SCALE)
+        return torch.full_like(scales, middle), scales
+    scales = ((high - low) / top).half().float().clamp_(min=_SMALLEST_SCALE)
+    return (-low / scales).round_().clamp_(0, top), scales
 
 
-def fake_quantize(weight, group, low=None, high=None):
-    """`weight` [..., out, in] after one round trip through 4 bits, in float32; `low` and `high` clip each group."""
+def fake_quantize(weight, group, low=None, high=None, *, top=LEVELS, symmetric=False):
+    """`weight` [..., out, in] after one round trip, in float32; `low` and `high` clip each group."""
     if low is None:
         low, high = group_range(weight, group)
-    zeros, scales = (t.unsqueeze(-1) for t in _grid(low, high))
-    codes = (grouped(weight, group) / scales).round_().add_(zeros).clamp_(0, LEVELS)
+    zeros, scales = (t.unsqueeze(-1) for t in grid(low, high, top, symmetric))
+    codes = (grouped(weight, group) / scales).round_().add_(zeros).clamp_(0, top)
     return codes.sub_(zeros).mul_(scales).flatten(-2)
 
 
-def quantize_groups(weight, group, low=None, high=None):
+def quantize_groups(weight, group, low=None, high=None, *, top=LEVELS, symmetric=False):
     """Code `weight` [out, in] into `GroupCodes`; `low` and `high` [out, in / group] clip each group."""
     weight = weight.float()
     if low is None:
         low, high = group_range(weight, group)
-    zeros, scales = _grid(low, high)
-    codes = (grouped(weight, group) / scales.unsqueeze(-1)).round_().add_(zeros.unsqueeze(-1)).clamp_(0, LEVELS)
-    return GroupCodes(codes.flatten(-2).to(torch.uint8), zeros.to(torch.uint8), scales.half(), group)
+    zeros, scales = grid(low, high, top, symmetric)
+    codes = (grouped(weight, group) / scales.unsqueeze(-1)).round_().add_(zeros.unsqueeze(-1)).clamp_(0, top)
+    return GroupCodes(codes.flatten(-2).to(torch.uint8), zeros.to(torch.uint8), scales.half(), group, top)

@@ -44,49 +44,50 @@ def relative_magnitude(weight, group):
     return (magnitudes / magnitudes.amax(-1, keepdim=True).clamp(min=1e-12)).flatten(-2).mean(-2)
 
 
-def search_scales(blocks, candidates, expand, group):
+def search_scales(blocks, candidates, expand, group, symmetric=False):
     """The best candidate and its loss beside that of the identity.
 
     Args:
         blocks: list of (weight [out, in], gram [in, in]) that share the scales.
         candidates: [n, channels], the identity first.
         expand: channels of the source -> columns of the readers.
-        group: inputs per quantisation group.
+        group: inputs per quantisation group. symmetric: whether zero stands in the middle of the codes.
 
     Returns:
         (scales [channels], loss, loss of the identity).
     """
-    screens = [_costliest_rows(weight, gram, group) for weight, gram in blocks]
-    screened = _losses(screens, candidates, expand, group)
+    options = {"group": group, "symmetric": symmetric}
+    screens = [_costliest_rows(weight, gram, options) for weight, gram in blocks]
+    screened = _losses(screens, candidates, expand, options)
     finalists = [0, *(index for index in screened.argsort().tolist() if index)][: _FINALISTS + 1]
-    losses = _losses(blocks, candidates[finalists], expand, group)
+    losses = _losses(blocks, candidates[finalists], expand, options)
     # argmin takes the identity where nothing is strictly better, or nothing finite.
     best = int(losses.argmin())
     return candidates[finalists[best]], float(losses[best]), float(losses[0])
 
 
-def _costliest_rows(weight, gram, group):
-    difference = fake_quantize(weight, group).sub_(weight)
+def _costliest_rows(weight, gram, options):
+    difference = fake_quantize(weight, **options).sub_(weight)
     losses = ((difference @ gram) * difference).sum(-1)
     rows = losses.topk(min(_SCREEN_ROWS, losses.shape[-1]), dim=-1).indices
     return weight[rows], gram
 
 
-def _losses(blocks, candidates, expand, group):
-    losses = torch.stack([_smoothed_loss(blocks, expand(scales), group) for scales in candidates])
+def _losses(blocks, candidates, expand, options):
+    losses = torch.stack([_smoothed_loss(blocks, expand(scales), options) for scales in candidates])
     return losses.nan_to_num(nan=torch.inf)
 
 
-def _smoothed_loss(blocks, columns, group):
-    loss = torch.zeros(())
+def _smoothed_loss(blocks, columns, options):
+    loss = torch.zeros((), device=columns.device)
     for weight, gram in blocks:
         scaled = weight * columns
-        difference = fake_quantize(scaled, group).sub_(scaled).div_(columns)
+        difference = fake_quantize(scaled, **options).sub_(scaled).div_(columns)
         loss = loss + squared_error(difference, gram).sum()
     return loss
 
 
-def search_clip(weight, gram, group):
+def search_clip(weight, gram, group, symmetric=False):
     """Lower and upper ends of every group that minimise the group's own output error.
 
     Args:
@@ -101,7 +102,8 @@ def search_clip(weight, gram, group):
     best = torch.full_like(low, torch.inf)
     for step in range(int(_CLIP_STEPS * (1 - _CLIP_LOWEST)) + 1):
         ratio = 1 - step / _CLIP_STEPS
-        difference = grouped(fake_quantize(weight, group, low * ratio, high * ratio) - weight, group)
+        clipped = fake_quantize(weight, group, low * ratio, high * ratio, symmetric=symmetric)
+        difference = grouped(clipped - weight, group)
         loss = (torch.einsum("ogi,gij->ogj", difference, blocks) * difference).sum(-1)
         better = loss < best
         best = torch.where(better, loss, best)
@@ -111,5 +113,5 @@ def search_clip(weight, gram, group):
 
 def _diagonal_blocks(gram, group):
     count = gram.shape[0] // group
-    index = torch.arange(count)
+    index = torch.arange(count, device=gram.device)
     return gram.view(count, group, count, group)[index, :, index, :]

@@ -10,6 +10,8 @@ import re
 
 import torch
 
+from .checks import check_not_quantized
+
 _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|up_proj|down_proj)(_bias)?$")
 
 
@@ -36,13 +38,7 @@ def working_copy(model, quantization_config):
     Raises:
         ValueError: when the model is quantised already.
     """
-    found = getattr(model.config, "quantization_config", None)
-    if found is not None:
-        method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
-        raise ValueError(
-            f"the model is already quantised (quant_method={str(getattr(method, 'value', method))!r}); give the model in full "
-            "precision"
-        )
+    check_not_quantized(model)
     config = copy.deepcopy(model.config)
     config.quantization_config = dict(quantization_config)
     result = type(model)(config).float()

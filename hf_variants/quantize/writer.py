@@ -19,18 +19,19 @@ REPORT_NAME = "quantization_report.json"
 _TOLERANCE = 1e-4
 
 
-def save_quantized(result, directory, *, tokenizer=None, overwrite=False, verify_ids=None, max_shard_size="5GB"):
+def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=None, max_shard_size="5GB"):
     """Write a `QuantizedModel` as a checkpoint that `from_pretrained` reads, with `quantization_report.json` beside it.
 
     Args:
-        result: QuantizedModel; its model is packed in place (its Linears become `AwqLinear`).
+        result: QuantizedModel; its model is cast to its storage dtypes, in place.
         directory: folder to write; appears only when everything in it is complete.
         tokenizer: written along when given.
         overwrite: whether a folder that is there is replaced (when the new one is complete).
-        verify_ids: token ids [rows, tokens] to compare the reloaded model on; None makes some.
+        facts: more to say in the report.
 
     Returns:
-        {"bytes": size of the weights, "max_logit_difference": of the reloaded model against the one in memory}.
+        dict, the report as written: that of the result, with "bytes" (size of the weights) and "max_logit_difference" (of the
+        reloaded model against the result while its quantised weights were dense matrices).
 
     Raises:
         ValueError: when `directory` is in the way.
@@ -39,27 +40,26 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, verify
     directory = Path(directory)
     check_target(directory, overwrite)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    ids = _probe_ids(result.model.config) if verify_ids is None else verify_ids
-    with torch.no_grad():
-        expected = _outputs(result.model, ids)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
     try:
-        model = result.pack()
+        model = result.to_storage()
         model.config.quantization_config = dict(result.quantization_config)
         model.config.dtype = _main_dtype(result.dtypes)
         model.save_pretrained(partial, max_shard_size=max_shard_size)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
-        facts = {
+        report = {
+            **result.report.to_dict(),
+            **(facts or {}),
             "bytes": weight_bytes(partial),
-            "max_logit_difference": verify_checkpoint(partial, type(model), ids, expected),
+            "max_logit_difference": verify_checkpoint(partial, type(model), result.probe_ids, result.probe_outputs),
         }
-        write_report(partial, {**result.report.to_dict(), **facts})
+        write_report(partial, report)
         partial.chmod(0o755)
         _move_into_place(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return facts
+    return report
 
 
 def check_target(directory, overwrite):
@@ -79,7 +79,7 @@ def verify_checkpoint(directory, model_class, ids, expected):
     if wrong:
         raise RuntimeError(f"the written checkpoint does not load cleanly: {wrong}")
     with torch.no_grad():
-        difference = float((_outputs(model, ids) - expected).abs().max())
+        difference = float((_outputs(model, ids.to(model.device)) - expected.to(model.device)).abs().max())
     if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
         raise RuntimeError(f"the reloaded checkpoint differs from the quantised model: max |difference| = {difference}")
     return difference
@@ -106,12 +106,6 @@ def _move_into_place(partial, directory):
     os.replace(partial, directory)
     if retired is not None:
         shutil.rmtree(retired)
-
-
-def _probe_ids(config):
-    generator = torch.Generator().manual_seed(0)
-    length = min(32, config.max_position_embeddings)
-    return torch.randint(0, config.vocab_size, (1, length), generator=generator)
 
 
 def _outputs(model, ids):

@@ -1,0 +1,64 @@
+"""`to="native"`: an AWQ checkpoint of the native class, read by `from_pretrained`, with the result's logits."""
+
+import json
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from hf_variants.quantize import AwqLinear, quantize_checkpoint
+from tests.quantize.quantized import calibration
+from tests.variants import draw_ids, far
+
+SHAPE = {
+    "vocab_size": 61,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+NATIVE = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SHAPE)),
+    "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**{k: v for k, v in SHAPE.items() if k != "num_key_value_heads"})),
+}
+
+
+@pytest.mark.parametrize("family", NATIVE)
+def test_the_native_checkpoint_has_the_logits_of_the_family_one(family, tmp_path):
+    NATIVE[family]().eval().save_pretrained(tmp_path / "full")
+    options = {"group_size": 32, "calibration": calibration(8), "dtype": torch.float32}
+    reports = {to: quantize_checkpoint(tmp_path / "full", tmp_path / to, to=to, **options) for to in ("variants", "native")}
+    config = json.loads((tmp_path / "native" / "config.json").read_text())
+    assert config["model_type"] == family and config["quantization_config"]["quant_method"] == "awq"
+    models = {to: AutoModelForCausalLM.from_pretrained(tmp_path / to, dtype=torch.float32) for to in reports}
+    packed = [module for module in models["native"].modules() if isinstance(module, AwqLinear)]
+    assert sum(m.in_features * m.out_features for m in packed) == reports["native"]["quantized_parameters"]
+    ids = draw_ids(2, 16)
+    with torch.no_grad():
+        logits = {to: model(ids).logits for to, model in models.items()}
+    assert far(logits["native"], logits["variants"]) < 1e-5 * max(1.0, logits["variants"].abs().max().item())
+    # names of what stays dense are complete: other runtimes decide by them
+    dense = {name for name, m in models["native"].named_modules() if isinstance(m, torch.nn.Linear)}
+    assert dense == set(config["quantization_config"]["modules_to_not_convert"])
+
+
+def test_native_experts_are_refused_before_the_work(tmp_path):
+    shape = {**SHAPE, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape)).save_pretrained(tmp_path / "full")
+    with pytest.raises(ValueError, match="to='native' cannot hold this model: .* fused tensors"):
+        quantize_checkpoint(tmp_path / "full", tmp_path / "q", to="native", method="rtn", group_size=32)
+    assert not (tmp_path / "q").exists()
