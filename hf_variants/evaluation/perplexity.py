@@ -23,6 +23,7 @@ class PerplexityResult:
     """What was measured: `nll` in nats over `tokens` predictions of `num_bytes` bytes of text.
 
     position_nll, position_count: float64 and int64 [window]; entry p belongs to predictions after p tokens.
+    documents: one dict {nll, tokens, num_bytes} per document that was measured, in order.
     """
 
     nll: float
@@ -32,6 +33,7 @@ class PerplexityResult:
     stride: int
     position_nll: np.ndarray = field(repr=False)
     position_count: np.ndarray = field(repr=False)
+    documents: list = field(default_factory=list, repr=False)
 
     @property
     def loss(self):
@@ -55,6 +57,16 @@ class PerplexityResult:
             mean = self.position_nll[start:end].sum() / count if count else None
             value = None if mean is None else math.exp(min(mean, 100.0))
             rows.append({"start": int(start), "end": int(end), "tokens": count, "perplexity": value})
+        return rows
+
+    def per_document(self):
+        """Loss, perplexity, bits per byte, tokens and bytes of every document, as a list of dicts."""
+        rows = []
+        for document in self.documents:
+            loss = document["nll"] / document["tokens"]
+            bits = document["nll"] / math.log(2) / document["num_bytes"] if document["num_bytes"] else None
+            counts = {"tokens": document["tokens"], "num_bytes": document["num_bytes"]}
+            rows.append({"loss": loss, "perplexity": math.exp(min(loss, 100.0)), "bits_per_byte": bits, **counts})
         return rows
 
     def to_dict(self):
@@ -88,13 +100,15 @@ def corpus_perplexity(
     was_training = model.training
     model.eval()
     try:
-        for batch in _batches(_windows(texts, tokenizer, window, stride, only_full_windows), batch_size, max_tokens):
+        for batch in batches(windows(texts, tokenizer, window, stride, only_full_windows), batch_size, max_tokens):
             total.add(batch, _window_nll(model, batch))
     finally:
         model.train(was_training)
     if not total.tokens:
         raise ValueError(f"no token could be scored: the documents hold no window of window={window} tokens")
-    return PerplexityResult(total.nll, total.tokens, total.num_bytes, window, stride, total.by_position, total.count)
+    documents = [total.documents[index] for index in sorted(total.documents)]
+    sums = (total.nll, total.tokens, total.num_bytes, window, stride, total.by_position, total.count)
+    return PerplexityResult(*sums, documents)
 
 
 def check_window(model, window, stride):
@@ -122,11 +136,13 @@ class _Window:
     ids: np.ndarray
     first: int  # index of the first token that is scored here
     num_bytes: int
+    document: int
 
 
-def _windows(texts, tokenizer, window, stride, only_full):
+def windows(texts, tokenizer, window, stride, only_full):
+    """Yield the windows of documents, none across a border; each says from which token on it is scored."""
     bos = tokenizer.bos_token_id
-    for text in texts:
+    for number, text in enumerate(texts):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         head = 0 if bos is None else 1
         ids = np.array(([] if bos is None else [bos]) + encoded["input_ids"], dtype=np.int64)
@@ -137,7 +153,7 @@ def _windows(texts, tokenizer, window, stride, only_full):
             if only_full and end - begin < window:
                 break
             num_bytes = int(borders[end - head] - borders[scored - head])
-            yield _Window(ids[begin:end], scored - begin, num_bytes)
+            yield _Window(ids[begin:end], scored - begin, num_bytes, number)
             begin, scored = begin + stride, end
 
 
@@ -151,9 +167,10 @@ def _byte_borders(text, offsets):
     return borders
 
 
-def _batches(windows, batch_size, max_tokens):
+def batches(items, batch_size, max_tokens):
+    """Yield lists of up to `batch_size` windows until `max_tokens` tokens are scored."""
     batch, scored = [], 0
-    for item in windows:
+    for item in items:
         batch.append(item)
         scored += len(item.ids) - item.first
         enough = max_tokens is not None and scored >= max_tokens
@@ -166,15 +183,20 @@ def _batches(windows, batch_size, max_tokens):
         yield batch
 
 
-def _window_nll(model, batch):
-    """Negative log likelihood [B, T-1] (fp32) of every token after the first of each window, zero beyond its end."""
+def padded(batch, device):
+    """(ids, mask), int64 [B, T], of windows filled up at the right."""
     longest = max(len(item.ids) for item in batch)
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for row, item in enumerate(batch):
         ids[row, : len(item.ids)] = torch.from_numpy(item.ids)
         mask[row, : len(item.ids)] = 1
-    ids, mask = ids.to(model.device), mask.to(model.device)
+    return ids.to(device), mask.to(device)
+
+
+def _window_nll(model, batch):
+    """Negative log likelihood [B, T-1] (fp32) of every token after the first of each window, zero beyond its end."""
+    ids, mask = padded(batch, model.device)
     extra = {} if mask.all() else {"attention_mask": mask}
     logits = model(input_ids=ids, use_cache=False, **extra).logits[:, :-1]
     targets = ids[:, 1:]
@@ -189,6 +211,7 @@ class _Totals:
         self.nll, self.tokens, self.num_bytes = 0.0, 0, 0
         self.by_position = np.zeros(window, dtype=np.float64)
         self.count = np.zeros(window, dtype=np.int64)
+        self.documents = {}
 
     def add(self, batch, nll):
         for item, row in zip(batch, nll.double().numpy(), strict=True):
@@ -199,3 +222,7 @@ class _Totals:
             self.nll += float(values.sum())
             self.tokens += len(values)
             self.num_bytes += item.num_bytes
+            document = self.documents.setdefault(item.document, {"nll": 0.0, "tokens": 0, "num_bytes": 0})
+            document["nll"] += float(values.sum())
+            document["tokens"] += len(values)
+            document["num_bytes"] += item.num_bytes

@@ -13,6 +13,17 @@ def metric_names():
     return sorted(path.name for path in Path(__file__).parent.iterdir() if (path / f"{path.name}.py").is_file())
 
 
+def opened(name, model_id, model, tokenizer):
+    """(model, tokenizer) of a checkpoint, or those given. Raises ValueError naming the metric where neither is complete."""
+    from ..training.models import open_checkpoint
+
+    if model_id is not None:
+        return open_checkpoint(model_id)
+    if model is None or tokenizer is None:
+        raise ValueError(f"{name} needs model_id, or both model and tokenizer")
+    return model, tokenizer
+
+
 def load_metric(name, **kwargs):
     """`evaluate.load` of a metric of this package; works offline. Raises ValueError for an unknown name."""
     import evaluate

@@ -88,5 +88,9 @@ def check_objective(spec, is_causal):
         raise ValueError(
             "objective='clm' needs a causal model, and model.is_causal=false sees its targets; use objective='mlm'"
         )
+    if spec.objective != "clm" and set(spec.metrics) - {"expert_balance"}:
+        raise ValueError(
+            f"metrics={sorted(spec.metrics)} measure causal models; only expert_balance goes with objective='mlm'"
+        )
     if spec.objective != "clm" and spec.samples.prompts:
         raise ValueError("samples.prompts are continued by causal models only; leave them out with objective='mlm'")

@@ -50,6 +50,7 @@ class PreparedData:
     train: Any
     eval: Any
     fingerprint: dict
+    eval_texts: Any = ()
 
 
 def pretrain(spec, announce=print_once):
@@ -109,8 +110,10 @@ def announce_corrupt(report, announce):
 
 def check_parts(spec):
     """Refuse what no row, tokenizer or optimizer could be made of, before anything is read. Raises ValueError."""
+    from .metrics_callback import check_metrics
     from .muon import check_muon_options
 
+    check_metrics(spec.metrics)
     if spec.data.sequence_length < 2:
         raise short_row(spec.data.sequence_length)
     if not 0 <= spec.data.corrupt_limit < 1:
@@ -146,7 +149,8 @@ def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
         train_rows = packed_dataset(train_texts, tokenizer, length, folder, texts["train"], "train", **options)
         eval_rows = packed_dataset(eval_texts, tokenizer, length, folder, texts["eval"], "eval", **options)
     _announce_rows(train_rows, eval_rows, length, announce)
-    return PreparedData(tokenizer, train_rows, eval_rows, {**texts, "tokenizer": tokenizer_fingerprint(tokenizer)})
+    prints = {**texts, "tokenizer": tokenizer_fingerprint(tokenizer)}
+    return PreparedData(tokenizer, train_rows, eval_rows, prints, eval_texts)
 
 
 def train(model, data, spec, announce=print_once):
@@ -235,6 +239,10 @@ def make_trainer(model, data, spec, announce=print_once):
         add_callback_before_trackers(trainer, callback)
     if hasattr(collator, "epoch"):
         trainer.add_callback(EpochCallback(collator))
+    if spec.metrics:
+        from .metrics_callback import MetricsCallback
+
+        trainer.add_callback(MetricsCallback(trainer, spec.metrics, data.tokenizer, data.eval_texts))
     if spec.samples.prompts:
         from .sampling import SamplesCallback
 

@@ -102,6 +102,9 @@ class TrainingSpec:
     )
     muon: dict = key("further options of torch.optim.Muon, by their own names (momentum, ns_steps, ...)", factory=dict)
     samples: SamplesSpec = key("samples", factory=SamplesSpec)
+    metrics: dict = key(
+        "measured at every evaluation: perplexity, bits_per_byte, passkey, expert_balance, lm_eval", factory=dict
+    )
     peak_flops: float | None = key(
         "FLOP/s of a device, to report mfu; null: its data sheet, or a measured product on a CPU", None
     )

@@ -15,6 +15,8 @@ Args:
     model_id (str): checkpoint directory or Hub id; or give `model` and `tokenizer`.
     model, tokenizer: objects to use instead of `model_id`.
     window, stride, batch_size, max_tokens: as in hf_variants.evaluation.perplexity.corpus_perplexity.
+    position_buckets (int): add `by_position`, perplexities in so many equal ranges of positions.
+    per_document (bool): add `documents`, the same numbers for each document.
 Returns:
     perplexity, loss (nats per token), bits_per_byte, tokens, num_bytes, window, stride.
 """
@@ -29,12 +31,17 @@ class Perplexity(evaluate.Metric):
             features=datasets.Features({"predictions": datasets.Value("string")}),
         )
 
-    def _compute(self, predictions, model_id=None, model=None, tokenizer=None, **options):
-        from hf_variants.evaluation.perplexity import corpus_perplexity
-        from hf_variants.training.models import open_checkpoint
+    def _compute(
+        self, predictions, model_id=None, model=None, tokenizer=None, position_buckets=None, per_document=False, **options
+    ):
+        from hf_variants.evaluation.perplexity import corpus_perplexity, position_edges
+        from hf_variants.metrics import opened
 
-        if model_id is not None:
-            model, tokenizer = open_checkpoint(model_id)
-        if model is None or tokenizer is None:
-            raise ValueError("perplexity needs model_id, or both model and tokenizer")
-        return corpus_perplexity(model, tokenizer, predictions, **options).to_dict()
+        model, tokenizer = opened("perplexity", model_id, model, tokenizer)
+        measured = corpus_perplexity(model, tokenizer, predictions, **options)
+        result = measured.to_dict()
+        if position_buckets is not None:
+            result["by_position"] = measured.by_position(position_edges(measured.window, position_buckets))
+        if per_document:
+            result["documents"] = measured.per_document()
+        return result
