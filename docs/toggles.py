@@ -88,6 +88,7 @@ TOGGLES = {
     "tied head": {"tie_word_embeddings": True},
     "head transform": {"lm_head_act": "gelu"},
     "narrow embedding": {"embedding_size": 16},
+    "narrow tokens": {"embedding_size": 16, "embedding_projection": "tokens"},
     "no first norm": {"first_attention_norm": False},
     "token types": {"is_causal": False, "type_vocab_size": 2},
     "positions of ids": {

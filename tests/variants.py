@@ -245,6 +245,10 @@ OUTPUT = {
     "narrow_embedding": {"embedding_size": 20, "embedding_norm": True},
     "narrow_learned": {"embedding_size": 20, "position_embedding_type": "learned"},
     "narrow_sinusoidal": {"embedding_size": 20, "position_embedding_type": "sinusoidal"},
+    "narrow_tokens": {
+        **{"embedding_size": 20, "embedding_projection": "tokens", "position_embedding_type": "learned"},
+        **{"embedding_norm": True, "tie_word_embeddings": True},
+    },
     "narrow_tied": {"embedding_size": 20, "lm_head_act": "gelu", "tie_word_embeddings": True},
     "head_transform": {"lm_head_act": "gelu", "lm_head_transform_bias": False},
 }

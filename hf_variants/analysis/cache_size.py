@@ -50,7 +50,7 @@ def record_bytes_per_token(config, dtype_bytes):
     """
     rules = {config.rope_of(key)["rope_type"] for key in config.rope_keys}
     if "longrope" in rules:
-        return 4 * 4 + config.hidden_size * dtype_bytes
+        return 4 * 4 + config.embedding_size * dtype_bytes
     return 5 * 4 if "dynamic" in rules else 0
 
 

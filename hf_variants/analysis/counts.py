@@ -162,32 +162,31 @@ def layer_sizes(config, plan, experts=None):
 
 
 def transform_size(config):
-    """The dense layer and norm before the language-model head."""
+    """The dense layer and norm, or the projection alone, before the language-model head."""
+    width = config.lm_head_width
     if config.lm_head_act is None:
-        return Size()
-    width = config.embedding_size
+        return linear_size(config.hidden_size, width) if config.embedding_projection == "tokens" else Size()
     return linear_size(config.hidden_size, width, config.lm_head_transform_bias) + norm_size(config, width)
 
 
 def embedding_projection_size(config):
     """The projection from the width of the tables to that of the layers."""
     width, hidden = config.embedding_size, config.hidden_size
-    return Size() if width == hidden else linear_size(width, hidden, bias=True)
+    return Size() if width == hidden else linear_size(width, hidden, bias=config.embedding_projection == "sum")
 
 
 def lm_head_size(config):
     """The output projection as it is multiplied, whether or not its matrix is the embedding's."""
-    width = config.hidden_size if config.lm_head_act is None else config.embedding_size
-    return linear_size(width, config.vocab_size, config.lm_head_bias)
+    return linear_size(config.lm_head_width, config.vocab_size, config.lm_head_bias)
 
 
 def _outer_sizes(config):
     """Sizes of what stands outside the layers: (before, after)."""
-    hidden, width = config.hidden_size, config.embedding_size
+    hidden, width = config.hidden_size, config.table_width
     table = config.max_position_embeddings + config.position_embedding_offset
     head = lm_head_size(config)
     before = {
-        "embedding": Size(0, config.vocab_size * width),
+        "embedding": Size(0, config.vocab_size * config.embedding_size),
         "positions": Size(0, table * width if config.position_embedding_type == "learned" else 0),
         "token_types": Size(0, config.type_vocab_size * width),
         "embedding_projection": embedding_projection_size(config),

@@ -247,15 +247,15 @@ POSITION_RULES = [
     ),
     Rule(
         "sinusoids are pairs",
-        lambda c: c.position_embedding_type in SINUSOIDAL and c.embedding_size % 2,
-        "position_embedding_type={c.position_embedding_type!r} pairs sines with cosines: embedding_size={c.embedding_size} "
-        "(hidden_size where it is not set) is odd",
+        lambda c: c.position_embedding_type in SINUSOIDAL and c.table_width % 2,
+        "position_embedding_type={c.position_embedding_type!r} pairs sines with cosines: the width that they are added in, "
+        "{c.table_width} (embedding_size, or hidden_size where that is not set), is odd",
     ),
     Rule(
         "halved sinusoids have frequencies between two ends",
-        lambda c: c.position_embedding_type == "sinusoidal_halves" and c.embedding_size < 4,
-        "position_embedding_type='sinusoidal_halves' spaces its frequencies over embedding_size / 2 - 1 steps, but "
-        "embedding_size={c.embedding_size} (hidden_size where it is not set); use at least 4",
+        lambda c: c.position_embedding_type == "sinusoidal_halves" and c.table_width < 4,
+        "position_embedding_type='sinusoidal_halves' spaces its frequencies over half its width - 1 steps, but the width that "
+        "they are added in, {c.table_width} (embedding_size, or hidden_size where that is not set), is below 4",
     ),
     Rule(
         "dynamic needs room",
@@ -447,10 +447,16 @@ ENCODER_RULES = [
     ),
     Rule(
         "tied tables have one width",
-        lambda c: c.tie_word_embeddings and c.embedding_size != c.hidden_size and c.lm_head_act is None,
+        lambda c: c.tie_word_embeddings and c.embedding_size != c.lm_head_width,
         "tie_word_embeddings=True needs a head as wide as the embedding, but embedding_size={c.embedding_size} and "
-        "hidden_size={c.hidden_size}; set lm_head_act, whose layer hands on embedding_size channels, or "
-        "tie_word_embeddings=False",
+        "hidden_size={c.hidden_size}; set lm_head_act or embedding_projection='tokens', whose layers hand on "
+        "embedding_size channels, or tie_word_embeddings=False",
+    ),
+    Rule(
+        "a projection of tokens widens",
+        lambda c: c.embedding_projection == "tokens" and c.embedding_size == c.hidden_size,
+        "embedding_projection='tokens' has no effect with embedding_size={c.embedding_size}, which is hidden_size; set "
+        "another embedding_size, or embedding_projection='sum'",
     ),
     Rule(
         "the bias of the transform needs the transform",

@@ -99,8 +99,8 @@ class VariantsConfig(PreTrainedConfig):
             default, for where the pad is also the end of text its row would never be trained.
         logits_scaling: logits are divided by it (Granite). residual_multiplier: branch outputs are multiplied by it.
         type_vocab_size: rows of the table of token types; 0 for none (BERT).
-        embedding_size: width of the tables before the first layer; where it is not hidden_size, a projection follows their
-            norm and dropout (ELECTRA).
+        embedding_size: width of the tables before the first layer; where it is not hidden_size, a projection follows, placed
+            as `embedding_projection` says.
         first_attention_norm: False leaves the norm before the first attention out (ModernBERT).
         pooler: whether `VariantsModel` has BERT's pooler, tanh of a dense layer on the first real token.
         lm_head_act: activation of a dense layer with a norm before the language-model head (BERT); None for no such layer.
@@ -239,6 +239,7 @@ class VariantsConfig(PreTrainedConfig):
     # encoders and heads
     type_vocab_size: int = 0
     embedding_size: int | None = None
+    embedding_projection: str = "sum"
     first_attention_norm: bool = True
     pooler: bool = False
     lm_head_act: str | None = None
@@ -302,7 +303,7 @@ class VariantsConfig(PreTrainedConfig):
                 raise ValueError(f"config.{name} is no key of {type(self).__name__}{meant}; remove it")
         for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
             check_choice(name, getattr(self, name))
-        for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope"):
+        for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope", "embedding_projection"):
             check_choice(name, getattr(self, name))
         for name in ("qk_norm_layers", "attn_output_gate", "attn_temperature_layers"):
             check_choice(name, getattr(self, name))
@@ -380,6 +381,17 @@ class VariantsConfig(PreTrainedConfig):
     def rotary_head_dim(self):
         """Width of the part of a head that RoPE may turn, before `partial_rotary_factor`."""
         return self.qk_rope_head_dim if self.attention_type == "mla" else self.head_dim
+
+    @property
+    def table_width(self):
+        """Width in which positions and token types are added, and normed, before the first layer."""
+        return self.embedding_size if self.embedding_projection == "sum" else self.hidden_size
+
+    @property
+    def lm_head_width(self):
+        """Width of what the language-model head reads."""
+        narrow = self.lm_head_act is not None or self.embedding_projection == "tokens"
+        return self.embedding_size if narrow else self.hidden_size
 
     @property
     def qk_head_dim(self):

@@ -25,9 +25,11 @@ class VariantsHeadTransform(nn.Module):
 
 def build_transform(config):
     """The layer before the language-model head, and the width that it hands on."""
-    if config.lm_head_act is None:
-        return nn.Identity(), config.hidden_size
-    return VariantsHeadTransform(config, config.embedding_size), config.embedding_size
+    width = config.lm_head_width
+    if config.lm_head_act is not None:
+        return VariantsHeadTransform(config, width), width
+    narrows = config.embedding_projection == "tokens"
+    return (nn.Linear(config.hidden_size, width, bias=False) if narrows else nn.Identity()), width
 
 
 class DenseScore(nn.Module):

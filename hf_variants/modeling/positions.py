@@ -148,7 +148,7 @@ class LearnedPositions(nn.Embedding):
     def __init__(self, config):
         offset, skips_pads = config.position_embedding_offset, config.position_source == "input_ids"
         rows = config.max_position_embeddings + offset
-        super().__init__(rows, config.embedding_size, padding_idx=offset - 1 if skips_pads else None)
+        super().__init__(rows, config.table_width, padding_idx=offset - 1 if skips_pads else None)
         self.offset = offset
 
     def forward(self, inputs_embeds, position_ids):
@@ -169,7 +169,7 @@ class SinusoidalPositions(ConstantBuffers):
 
     def __init__(self, config):
         super().__init__()
-        self.width, self.offset = config.embedding_size, config.position_embedding_offset
+        self.width, self.offset = config.table_width, config.position_embedding_offset
         self.register_constants()
 
     def constants(self, device):

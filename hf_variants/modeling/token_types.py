@@ -12,7 +12,7 @@ class TokenTypes(nn.Embedding):
     """A trained table of `type_vocab_size` rows, added to the embeddings."""
 
     def __init__(self, config):
-        super().__init__(config.type_vocab_size, config.embedding_size)
+        super().__init__(config.type_vocab_size, config.table_width)
 
     def forward(self, inputs_embeds, token_type_ids):
         """inputs_embeds [B, T, width]; token_type_ids [B or 1, T] or None. Raises ValueError for a type without a row."""

@@ -48,6 +48,24 @@ def build_embedding(config):
     return nn.Embedding(*size), Scale(config.embedding_multiplier)
 
 
+def sum_tables(model, hidden_states, token_type_ids, places):
+    """Token types and positions added to embeddings [B, T, table_width], normed."""
+    hidden_states = model.embed_positions(model.embed_types(hidden_states, token_type_ids), places)
+    return model.embed_dropout(model.embed_norm(hidden_states))
+
+
+def project_sum(model, embeds, token_type_ids, places):
+    return model.embed_proj(sum_tables(model, embeds, token_type_ids, places))
+
+
+def project_tokens(model, embeds, token_type_ids, places):
+    return sum_tables(model, model.embed_proj(embeds), token_type_ids, places)
+
+
+# embedding_projection -> embeddings [B, T, embedding_size], token types, places -> the first layer's input [B, T, hidden]
+EMBEDDING_PROJECTIONS = {"sum": project_sum, "tokens": project_tokens}
+
+
 class VariantsModel(VariantsPreTrainedModel):
     """The decoder (or, with `is_causal=False`, the encoder) without a head.
 
@@ -62,10 +80,12 @@ class VariantsModel(VariantsPreTrainedModel):
         self.embed_tokens, self.embed_scale = build_embedding(config)
         self.embed_positions = POSITIONS[config.position_embedding_type](config)
         self.embed_types = build_token_types(config)
-        self.embed_norm = build_norm(config, config.embedding_size) if config.embedding_norm else nn.Identity()
+        self.embed_norm = build_norm(config, config.table_width) if config.embedding_norm else nn.Identity()
         self.embed_dropout = nn.Dropout(config.embedding_dropout)
         widens = config.embedding_size != config.hidden_size
-        self.embed_proj = nn.Linear(config.embedding_size, config.hidden_size) if widens else nn.Identity()
+        bias = config.embedding_projection == "sum"
+        self.embed_proj = nn.Linear(config.embedding_size, config.hidden_size, bias=bias) if widens else nn.Identity()
+        self._widen = EMBEDDING_PROJECTIONS[config.embedding_projection]
         rotary = {key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys}
         self.rotary_emb = nn.ModuleDict(rotary)
         self.temperature = None
@@ -125,9 +145,7 @@ class VariantsModel(VariantsPreTrainedModel):
         biases = self.biases_of(sequence, cache)
         query_scale = None if self.temperature is None else self.temperature(sequence.position_ids)
         token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
-        hidden_states = self.embed_types(self.embed_scale(sequence.inputs_embeds), token_type_ids)
-        hidden_states = self.embed_norm(self.embed_positions(hidden_states, places))
-        hidden_states = self.embed_proj(self.embed_dropout(hidden_states))
+        hidden_states = self._widen(self, self.embed_scale(sequence.inputs_embeds), token_type_ids, places)
         for layer, plan in zip(self.layers, self.plan, strict=True):
             hidden_states = layer(
                 hidden_states,

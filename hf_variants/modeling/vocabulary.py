@@ -102,6 +102,10 @@ CHOICES = {
         "parallel": "x + attention(n) + mlp(n) with n = norm(x) (GPT-J; PaLM 2022, arXiv:2204.02311 §2).",
         "parallel_two_norms": "x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX-20B, arXiv:2204.06745).",
     },
+    "embedding_projection": {
+        "sum": "The sum of the tables is projected to hidden_size, behind its norm and dropout (ELECTRA).",
+        "tokens": "The token table alone is projected, without a bias, and so is the way back to the head (OPT 350M).",
+    },
     "embedding_multiplier_scope": {
         "inputs_embeds": "Multiplies whatever enters the first layer, given embeddings too (Granite).",
         "input_ids": "Multiplies the looked-up rows only, the factor rounded to the weights' dtype (Gemma).",

@@ -80,6 +80,7 @@ TOGGLES = {
     "no-first-norm": {"first_attention_norm": False},
     "head-transform": {"lm_head_act": "gelu", "lm_head_transform_bias": False, "tie_word_embeddings": True},
     "narrow": {"embedding_size": 20, "embedding_norm": True, "position_embedding_type": "learned"},
+    "narrow-tokens": {"embedding_size": 20, "embedding_projection": "tokens", "position_embedding_type": "learned"},
     "narrow-tied": {"embedding_size": 20, "lm_head_act": "gelu", "tie_word_embeddings": True},
     **{
         f"placement-{name}": {"norm_placement": name}

@@ -136,6 +136,7 @@ BROKEN = {
         **{"position_source": "input_ids", "position_embedding_type": "learned", "is_causal": False, "pad_token_id": 1},
     },
     "the first norm to leave out is that of pre": {"first_attention_norm": False, "norm_placement": "sandwich"},
+    "a projection of tokens widens": {"embedding_projection": "tokens"},
     "tied tables have one width": {"tie_word_embeddings": True, "embedding_size": 16},
     "the bias of the transform needs the transform": {"lm_head_transform_bias": False},
     "a dense task head has its activation": {"task_head": "dense"},

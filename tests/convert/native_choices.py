@@ -378,6 +378,8 @@ CLASSIC = {
     "opt": {
         "pre": {},
         "post_untied": {**_UNTIED, "do_layer_norm_before": False, "enable_bias": False},
+        "narrow": {"word_embed_proj_dim": 24, "do_layer_norm_before": False},
+        "untied_narrow": {**_UNTIED, "word_embed_proj_dim": 24},
         "no_final_norm": {"_remove_final_layer_norm": True, "layer_norm_elementwise_affine": False},
     },
     "biogpt": {"scaled": {}, "untied_unscaled": {**_UNTIED, "scale_embedding": False, "layer_norm_eps": 1e-5}},

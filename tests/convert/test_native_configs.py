@@ -280,7 +280,6 @@ _LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscal
         ("falcon", "sequential", {"attention_dropout": 0.1}, "attention_dropout.*one value"),
         ("cohere", "tied", {"logit_scale": None}, "logit_scale.*1.0"),
         ("helium", "plain", {"head_dim": 12}, "head_dim"),
-        ("opt", "pre", {"word_embed_proj_dim": 24}, "word_embed_proj_dim"),
         ("opt", "pre", {"layerdrop": 0.1}, "layerdrop"),
         ("biogpt", "scaled", {"activation_dropout": 0.1}, "activation_dropout"),
         ("xglm", "scaled", {"pad_token_id": 3}, "pad_token_id.*real position"),

@@ -52,6 +52,13 @@ WIDTHS = {
     "CodeGen 350M": ("codegen", {"n_embd": 1024, "n_head": 16, "rotary_dim": 32}),
     "GPT-NeoX 20B": ("gpt_neox", {"hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64}),
     "OPT 125M": ("opt", {"hidden_size": 768, "ffn_dim": 3072, "num_attention_heads": 12, "word_embed_proj_dim": 768}),
+    "OPT 350M": (
+        "opt",
+        {
+            **{"hidden_size": 1024, "ffn_dim": 4096, "num_attention_heads": 16, "word_embed_proj_dim": 512},
+            "do_layer_norm_before": False,
+        },
+    ),
     "BLOOM 7B1": ("bloom", {"hidden_size": 4096, "n_head": 32, "vocab_size": 250880}),
     "MPT 30B": ("mpt", {"d_model": 7168, "n_heads": 64, "vocab_size": 50432}),
     "Falcon 7B": ("falcon", {"hidden_size": 4544, "num_attention_heads": 71}),

@@ -1,7 +1,7 @@
 """OPT: learned positions two rows further on, norms before the branches or (350M) after the sum."""
 
 from hf_variants.convert.classic_maps import no_layerdrop
-from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
+from hf_variants.convert.config_map import Always, Both, Key, Same, SpecialTokens
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import FROZEN_PAD
 from hf_variants.convert.weight_rules import keep, only_if, rename
@@ -12,6 +12,12 @@ _BIASES = ("attention_bias", "attention_out_bias", "mlp_bias")
 
 def _is_post(config):
     return config.norm_placement == "post_ln"
+
+
+def _read_tables(native):
+    if native.word_embed_proj_dim == native.hidden_size:
+        return {}
+    return {"embedding_size": native.word_embed_proj_dim, "embedding_projection": "tokens"}
 
 
 def _read_norms(native):
@@ -46,16 +52,14 @@ FAMILY = Family(
         Always(mlp_type="plain"),
         Both(lambda native: dict.fromkeys(_BIASES, native.enable_bias), lambda config: {"enable_bias": config.mlp_bias}),
         Both(_read_norms, _write_norms),
-        Refuse(
-            "word_embed_proj_dim",
-            lambda native: native.word_embed_proj_dim != native.hidden_size,
-            "it projects embeddings of another width, which no toggle means",
-        ),
+        Both(_read_tables, lambda config: {"word_embed_proj_dim": config.embedding_size}),
         *no_layerdrop(),
     ],
     weights=[
         *keep("lm_head.weight"),
         rename(_DECODER + "embed_tokens.weight", "model.embed_tokens.weight"),
+        rename(_DECODER + "project_in.weight", "model.embed_proj.weight"),
+        rename(_DECODER + "project_out.weight", "transform.weight"),
         rename(_DECODER + "embed_positions.weight", "model.embed_positions.weight"),
         rename(_DECODER + "final_layer_norm.*", "model.norm.*"),
         *(rename(f"{_BLOCK}self_attn.{part}_proj.*", f"{_OURS}self_attn.{part}_proj.*") for part in "qkv"),
