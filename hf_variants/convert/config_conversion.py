@@ -7,8 +7,8 @@ contradict the toggles.
 """
 
 import json
-from math import inf
 
+from hf_variants.convert.expression import Inexpressible, lost_toggles, who_could
 from hf_variants.convert.meaning import differences
 from hf_variants.convert.registry import find_family, known_families
 
@@ -51,13 +51,15 @@ def config_to_native(config, family_name=None):
         toggles.
 
     Raises:
-        ValueError: naming every toggle that the family cannot express.
+        ValueError: naming every toggle that the family cannot express, and the families that could.
     """
-    if family_name is not None:
-        return _written(find_family(family_name), config)
-    if config.native:
-        return _written(find_family(config.native["model_type"]), config)
-    return _first_that_fits(config)
+    name = family_name or (config.native or {}).get("model_type")
+    if name is None:
+        return _first_that_fits(config)
+    try:
+        return _written(find_family(name), config)
+    except Inexpressible as error:
+        raise ValueError(f"{error}. {who_could(config, error.lost, _written)}") from error
 
 
 def _first_that_fits(config):
@@ -66,11 +68,11 @@ def _first_that_fits(config):
     fitting, closest = [], None
     for found in known_families():
         try:
-            fitting.append((found.model_type, _written(found, config)))
-        except _Inexpressible as error:
+            fitting.append((found.model_type, _tried(found, config)))
+        except Inexpressible as error:
             closest = error if closest is None or error.count < closest.count else closest
     if not fitting:
-        raise ValueError(f"no known native family can express this config; the closest: {closest}")
+        raise ValueError(f"the closest native family: {closest}. {who_could(config, closest.lost, _written)}")
     name, native = fitting[0]
     logging.get_logger(__name__).warning(
         f"The config can be written as {', '.join(item[0] for item in fitting)}; {name} is used. Name another with `family`."
@@ -78,27 +80,36 @@ def _first_that_fits(config):
     return native
 
 
-class _Inexpressible(ValueError):
-    """Carries how many toggles stand in the way (inf where that is not known), to find the closest family."""
-
-    def __init__(self, text, count):
-        super().__init__(text)
-        self.count = count
+def _tried(found, config):
+    return _written(found, config, name_all=False)
 
 
-def _written(found, config):
+def _written(found, config, name_all=True):
     keys = _with_residue(found, config, found.write(config))
     try:
         native = build_native_config(found.model_type, keys)
         again = _read(found, native)
     except ValueError as error:
-        raise _Inexpressible(f"{found.model_type} cannot express this config: {error}", inf) from error
-    lost = differences(config, again)
+        readable = _nearest_readable(found, keys) if name_all else None
+        lost = {} if readable is None else lost_toggles(config, readable)
+        raise Inexpressible(found.model_type, lost, error) from error
+    lost = lost_toggles(config, again)
     if lost:
-        listed = ", ".join(f"{name}={mine!r} ({found.model_type} means {theirs!r})" for name, (mine, theirs) in lost.items())
-        raise _Inexpressible(f"{found.model_type} cannot express {listed}", len(lost))
+        raise Inexpressible(found.model_type, lost)
     native.dtype = getattr(config, "dtype", None)
     return native
+
+
+def _nearest_readable(found, keys):
+    """What the native keys mean without the one that cannot be read, to name what else is in the way; None where several
+    cannot.
+    """
+    for key in keys:
+        try:
+            return _read(found, build_native_config(found.model_type, {k: v for k, v in keys.items() if k != key}))
+        except (ValueError, KeyError):
+            continue
+    return None
 
 
 def build_native_config(model_type, keys):

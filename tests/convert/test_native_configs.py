@@ -1,13 +1,15 @@
 """Configs there and back: what is kept, what the toggles decide, what is refused and why."""
 
 import copy
+import re
 
 import pytest
 from native_cases import CASE_IDS, CASES, native_config
 from transformers import CONFIG_MAPPING
 
 from hf_variants.convert import config_from_native, config_to_native, family_names, find_family
-from hf_variants.convert.config_conversion import as_plain_dict
+from hf_variants.convert.config_conversion import _written, as_plain_dict
+from hf_variants.convert.expression import Inexpressible
 from hf_variants.convert.left_out import LEFT_OUT
 from hf_variants.modeling.configuration_variants import VariantsConfig
 
@@ -148,7 +150,7 @@ def _keywords(config):
         ("llama", "plain", {"attention_sinks": True}, ["attention_sinks"]),
         ("llama", "plain", {"attn_logit_softcapping": 30.0, "qk_norm": "l2"}, ["attn_logit_softcapping", "qk_norm"]),
         ("llama", "plain", {"attention_out_bias": True}, ["attention_out_bias"]),
-        ("llama", "plain", {"no_rope_layers": [1, 0, 1]}, ["no_rope_layers", "rope_parameters"]),
+        ("llama", "plain", {"no_rope_layers": [1, 0, 1]}, ["no_rope_layers"]),
         ("llama", "plain", {"rope_interleaved": True}, ["rope_interleaved"]),
         ("llama", "plain", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
         ("llama", "plain", {"attention_multiplier": 0.2}, ["attention_multiplier"]),
@@ -184,10 +186,47 @@ def _keywords(config):
 )
 def test_inexpressible_toggles_are_all_named(family, name, changes, named):
     config = VariantsConfig(**{**_keywords(config_from_native(native_config(family, name))), **changes})
-    with pytest.raises(ValueError, match=f"{family} cannot express") as error:
-        config_to_native(config)
+    with pytest.raises(Inexpressible, match=f"{family} cannot express") as error:
+        _written(find_family(family), config)  # without the search for families that could, which takes its time
     for toggle in named:
         assert toggle in str(error.value)
+
+
+_TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("toggles", "said"),
+    [
+        ({"qk_norm": "head"}, "families that can: qwen3,"),
+        ({"sliding_window": 4}, "families that can: mistral,"),
+        ({"mlp_type": "plain"}, "families that can: arcee"),
+        ({"attn_logit_softcapping": 5.0}, "no known family can .*attn_logit_softcapping by gemma2"),
+        (
+            {"attention_sinks": True, "qk_norm": "full"},
+            "no known family can .*attention_sinks by gpt_oss.*; qk_norm by olmo2",
+        ),
+        ({"position_embedding_type": "sinusoidal"}, "position_embedding_type by none found"),
+    ],
+)
+def test_refusals_name_the_families_that_could(toggles, said):
+    config = VariantsConfig(**_TINY, **toggles)
+    with pytest.raises(ValueError, match="^llama cannot express") as error:
+        config_to_native(config, "llama")
+    text = str(error.value)
+    assert re.search(said, text), text
+    assert all(f"{name}=" in text for name in toggles)
+    for family in re.sub(r" and \d+ more", "", text.partition("families that can: ")[2]).split(", "):
+        assert not family or config_to_native(config, family).model_type == family
+
+
+def test_a_native_config_that_cannot_be_read_still_names_the_toggles():
+    """DeepSeek-V3 without a shared expert fails natively; that its attention is another is said too."""
+    config = VariantsConfig(**_TINY, num_experts=4, moe_intermediate_size=16)
+    with pytest.raises(ValueError, match="deepseek_v3 cannot express") as error:
+        config_to_native(config, "deepseek_v3")
+    for part in ("attention_type='gqa' (deepseek_v3 means 'mla')", "n_shared_experts=0", "families that"):
+        assert part in str(error.value)
 
 
 # ---- models that never were native ----
