@@ -22,6 +22,7 @@ TOGGLES = {
     "chunked": {"attention_chunk_size": 4},
     "alternating": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     "sinks": {"attention_sinks": True},
+    "sinks in fp32": {"attention_sinks": True, "sinks_in_fp32": True},
     "soft-cap": {"attn_logit_softcapping": 5.0},
     "qk_norm head": {"qk_norm": "head"},
     "qk_norm per head": {"qk_norm": "per_head"},
@@ -61,6 +62,7 @@ TOGGLES = {
     "mlp_bias": {"mlp_bias": True},
     "clamped swiglu": {"swiglu_limit": 7.0},
     "experts": {"num_experts": 4},
+    "experts, fp32 router": {"num_experts": 4, "router_weight_in_fp32": True},
     "experts, aux loss": {"num_experts": 4, "router_balance": "aux_loss"},
     "experts, sigmoid groups, bias": {
         "num_experts": 4,

@@ -21,7 +21,7 @@ _EXPERT_FIELDS = {
         "topk_group",
         "router_bias",
     ),
-    *("expert_bias", "router_balance", "router_aux_loss_coef", "router_z_loss_coef"),
+    *("router_weight_in_fp32", "expert_bias", "router_balance", "router_aux_loss_coef", "router_z_loss_coef"),
     *("apply_router_weight_on_input", "sparsemixer_jitter_eps"),
 }
 _MLA_FIELDS = {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"}

@@ -10,7 +10,7 @@ import os
 from hf_variants.convert.config_conversion import config_from_native, config_to_native
 from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.skeletons import causal_lm_class, head_name
+from hf_variants.convert.skeletons import causal_lm_class, head_name, loaded_dtypes, skeleton
 from hf_variants.convert.weight_rules import apply_rules, check_state
 
 
@@ -45,7 +45,7 @@ def from_native(model_or_path, *, dtype=None, gguf_file=None, attn_implementatio
     config = config_from_native(native.config)
     config.tie_word_embeddings = is_tied(native)
     state = apply_rules(found.weights, _state_without_tied_head(native, config), config)
-    state = state if loaded else _in_dtype(state, dtype, VariantsForCausalLM)
+    state = state if loaded else _in_dtype(state, dtype, VariantsForCausalLM, config)
     model = _build(VariantsForCausalLM, config, state, attn_implementation)
     model.generation_config = copy.deepcopy(native.generation_config)
     return model
@@ -134,15 +134,12 @@ def _state_without_tied_head(model, config):
     return state
 
 
-def _in_dtype(state, dtype, cls):
-    """Cast a state dict, but for what the class keeps in fp32."""
+def _in_dtype(state, dtype, cls, config):
+    """Cast a state dict as loading it in `dtype` would: some of it stays in fp32."""
     if dtype is None:
         return state
-    kept = tuple(cls._keep_in_fp32_modules_strict or ())
-    return {
-        name: tensor.to(dtype) if tensor.is_floating_point() and not any(part in name for part in kept) else tensor
-        for name, tensor in state.items()
-    }
+    dtype_of = loaded_dtypes(skeleton(cls, copy.deepcopy(config), dtype), dtype)
+    return {name: tensor.to(dtype_of(name)) if tensor.is_floating_point() else tensor for name, tensor in state.items()}
 
 
 def _build(cls, config, state, attn_implementation):

@@ -142,6 +142,7 @@ LAYER_RULES = [
 ]
 
 ATTENTION_RULES = [
+    _only_with("sinks_in_fp32", "attention_sinks", True, False),
     *(_only_with(name, "attention_type", "mla") for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
     *(_only_with(name, "attention_type", "mla") for name in ("qk_rope_head_dim", "v_head_dim")),
     _only_with("latent_norm_eps", "attention_type", "mla", 1e-6),
@@ -287,6 +288,7 @@ EXPERT_RULES = [
     _only_with_experts("n_group", 1),
     _only_with_experts("topk_group", 1),
     _only_with_experts("router_bias", False),
+    _only_with_experts("router_weight_in_fp32", False),
     _only_with_experts("expert_bias", False),
     _only_with_experts("router_balance", "none"),
     _only_with_experts("apply_router_weight_on_input", False),

@@ -86,6 +86,8 @@ class VariantsConfig(PreTrainedConfig):
         mlp_layer_types: "dense" or "sparse" per layer; None gives sparse everywhere where `num_experts` is set.
         num_shared_experts: always-on experts, built as one network of `shared_expert_intermediate_size` (None gives their
             number times moe_intermediate_size); `shared_expert_gate` scales it by a sigmoid (Qwen2-MoE).
+        router_weight_in_fp32, sinks_in_fp32: a model of half precision holds, loads and saves these in fp32 (ERNIE 4.5,
+            Hunyuan, Flint); what is computed from them is fp32 in any case.
         apply_router_weight_on_input: router weights multiply what enters an expert, not what leaves it (Llama 4).
         sparsemixer_jitter_eps: rivals further than twice this from the best logit, relative to the larger of the two, are out
             of a round of `sparsemixer`.
@@ -168,6 +170,7 @@ class VariantsConfig(PreTrainedConfig):
     attention_chunk_size: int | None = None
     attn_logit_softcapping: float | None = None
     attention_sinks: bool = False
+    sinks_in_fp32: bool = False
     qk_norm: str = "none"
     qk_norm_after_rope: bool = False
     qk_norm_layers: str = "all"
@@ -215,6 +218,7 @@ class VariantsConfig(PreTrainedConfig):
     n_group: int = 1
     topk_group: int = 1
     router_bias: bool = False
+    router_weight_in_fp32: bool = False
     expert_bias: bool = False
     router_balance: str = "none"
     router_aux_loss_coef: float | None = None

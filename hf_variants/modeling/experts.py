@@ -34,7 +34,8 @@ class VariantsTopKRouter(nn.Module):
         self.n_group, self.topk_group = config.n_group, config.topk_group
         self.norm_topk_prob, self.routed_scaling_factor = config.norm_topk_prob, config.routed_scaling_factor
         self.update_rate, self.std = config.router_bias_update_rate, config.initializer_range
-        self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
+        kept = torch.float32 if config.router_weight_in_fp32 else None
+        self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size, dtype=kept))
         self.bias = nn.Parameter(torch.empty(config.num_experts)) if config.router_bias else None
         balanced = config.router_balance == "bias"
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts) if balanced else None)

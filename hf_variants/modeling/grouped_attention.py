@@ -54,7 +54,8 @@ class VariantsAttention(nn.Module):
         self.o_proj = nn.Linear(width, config.hidden_size, bias=config.attention_out_bias)
         self.gate_proj, self._gate = build_output_gate(config)
         self.q_norm, self.k_norm = QK_NORMS[plan.qk_norm](config, width, kv_width)
-        self.sinks = nn.Parameter(torch.empty(config.num_attention_heads)) if config.attention_sinks else None
+        kept = torch.float32 if config.sinks_in_fp32 else None
+        self.sinks = nn.Parameter(torch.empty(config.num_attention_heads, dtype=kept)) if config.attention_sinks else None
         self.turn = NoTurn() if plan.rope_key is None else RotaryTurn(config.rope_interleaved)
         self.clip = nn.Identity() if config.clip_qkv is None else Clip(config.clip_qkv)
         self._order = _ORDERS[(plan.qk_norm, config.qk_norm_after_rope)]

@@ -50,7 +50,8 @@ class VariantsLatentAttention(nn.Module):
         self.o_proj = nn.Linear(self.num_heads * self.v_head_dim, config.hidden_size, bias=config.attention_out_bias)
         self.gate_proj, self._gate = build_output_gate(config)
         self.q_norm, self.k_norm = LATENT_QK_NORMS[plan.qk_norm](config)
-        self.sinks = nn.Parameter(torch.empty(self.num_heads)) if config.attention_sinks else None
+        kept = torch.float32 if config.sinks_in_fp32 else None
+        self.sinks = nn.Parameter(torch.empty(self.num_heads, dtype=kept)) if config.attention_sinks else None
         self.turn = NoTurn() if plan.rope_key is None else RotaryTurn(config.rope_interleaved)
         self._temper = TEMPERATURES[plan.tempered]
         # absorbed: Q * K * (2 rank + rope) products a head; expanded: K * rank * (nope + v) more, and Q * K * (qk + v)

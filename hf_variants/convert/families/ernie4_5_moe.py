@@ -48,7 +48,7 @@ FAMILY = Family(
                 "num_shared_experts": "moe_num_shared_experts",
             },
             SparseLayers(_read_layers, _write_layers),
-            {"router_balance": "bias", "norm_topk_prob": True},
+            {"router_balance": "bias", "norm_topk_prob": True, "router_weight_in_fp32": True},
         ),
         Refuse(
             "output_router_logits",

@@ -21,7 +21,7 @@ FAMILY = Family(
     config=[
         *MODERN_KEYS,
         Same("intermediate_size", "hidden_act"),
-        Always(qk_norm="head", attention_sinks=True, norm_weight_in_fp32=True),
+        Always(qk_norm="head", attention_sinks=True, sinks_in_fp32=True, norm_weight_in_fp32=True),
         HeadDim(declared=True),
         all_biases(),
         window_of_layer_types(),
@@ -30,7 +30,7 @@ FAMILY = Family(
         Experts(
             {**KEYS, **same_names("shared_expert_intermediate_size")},
             STEPS,
-            {"router_scoring": "sigmoid", "num_shared_experts": 1},
+            {"router_scoring": "sigmoid", "num_shared_experts": 1, "router_weight_in_fp32": True},
         ),
         Refuse(
             "output_router_logits",

@@ -21,6 +21,7 @@ def _read_experts(native):
         "intermediate_size": width,
         "moe_intermediate_size": width,
         "num_shared_experts": 1,
+        "router_weight_in_fp32": True,
     }
 
 
