@@ -19,6 +19,25 @@ def print_error(text):
     errors.print(f"error: {' '.join(str(text).split())}", style="bold red", markup=False, soft_wrap=True)
 
 
+def show_methods(result):
+    """Print the methods of a context extension side by side, from the first process alone."""
+    if not is_writer():
+        return
+    from rich.table import Table
+
+    before, keys = dict(result["before"]), dict(result["passkey_before"])
+    if result["training"]:
+        name = f"{result['method']}, fine-tuned"
+        before[name], keys[name] = result["after"], result["passkey_after"]
+    columns = [f"to {bucket['end']:,}" for bucket in result["after"]]
+    columns += [f"key at {row['length']:,}" for row in result["passkey_after"]]
+    table = Table("method", *columns, title="perplexity by position; pass keys found", title_justify="left")
+    for method, buckets in before.items():
+        cells = ["" if bucket["perplexity"] is None else f"{bucket['perplexity']:.2f}" for bucket in buckets]
+        table.add_row(method, *cells, *(f"{row['accuracy']:.0%}" for row in keys[method]))
+    console.print(table)
+
+
 def show_numbers(title, values):
     """Print a dict of numbers as a table, from the first process alone."""
     if not is_writer():

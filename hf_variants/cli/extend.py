@@ -1,7 +1,7 @@
 """`hf-variants extend`."""
 
 from ..jobs.specs import ExtendSpec
-from .console import announce, show_numbers
+from .console import announce, show_methods, show_numbers
 from .recipe_command import add_recipe_command
 
 
@@ -18,4 +18,6 @@ def add_to(app):
 def run(spec):
     from ..jobs.extension import extend
 
-    show_numbers("extended", extend(spec, announce))
+    result = extend(spec, announce)
+    show_methods(result)
+    show_numbers("extended", result)

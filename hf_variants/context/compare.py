@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from .rope_swap import scaled_model
 
-DEFAULT_METHODS = ("none", "linear", "ntk", "yarn")
+DEFAULT_METHODS = ("none", "theta", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope")
 _POSITIONS_PER_BLOCK = 1024
 
 

@@ -7,8 +7,9 @@ refused with the reason; a config that was scaled before is left alone unless to
 import copy
 
 from ..modeling.vocabulary import CHOICES, ROPE_KEYS, nearest
+from .frequencies import expected_rotation
 
-METHODS = ("none", *(kind for kind in CHOICES["rope_type"] if kind != "default"))
+METHODS = ("none", "theta", *(kind for kind in CHOICES["rope_type"] if kind != "default"))
 
 # Options that a method needs and the values used where none are given (Llama 3.1's own for its rule).
 _DEFAULT_OPTIONS = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
@@ -19,12 +20,14 @@ _KEPT = ("rope_theta", "partial_rotary_factor")
 def scale_rope(config, method, factor, layers=None, force=False, **options):
     """A copy of `config` whose context is `factor` times longer.
 
-    `max_position_embeddings` is multiplied by `factor` and rounded; `rope_theta` is kept; the rules that need the
-    original length get it as `original_max_position_embeddings`.
+    `max_position_embeddings` is multiplied by `factor` and rounded; `rope_theta` is kept by all but `theta`; the rules that
+    need the original length get it as `original_max_position_embeddings`.
 
     Args:
         config: a config of the family with RoPE.
-        method: one of `METHODS`. `none` lengthens the context and leaves the frequencies alone, for comparison.
+        method: one of `METHODS`. `none` lengthens the context and leaves the frequencies alone, for comparison. `theta`
+            raises the base alone and keeps the plain rule (Xiong et al. 2023, arXiv:2309.16039), to the option `rope_theta`
+            or else to theta * factor^(d / (d - 2)), the base of `ntk`.
         factor: how many times longer, at least 1.
         layers: `full_attention` or `all`. None means all layers where `rope_parameters` is one flat dict, and the full
             layers alone where it is nested by layer type: a sliding or chunked layer never compares tokens further
@@ -32,7 +35,8 @@ def scale_rope(config, method, factor, layers=None, force=False, **options):
             makes it nested.
         force: scale a config that is already scaled: its old rule is replaced, and `factor` counts from the length of
             the first training.
-        options: further keys of the rule, such as `beta_fast` (yarn) or `short_factor` and `long_factor` (longrope).
+        options: further keys of the rule, such as `beta_fast` (yarn) or `short_factor` and `long_factor` (longrope). A search
+            gives the two lists of longrope; without them short_factor is all ones and long_factor YaRN's ramp.
 
     Raises:
         ValueError: without RoPE, for an unknown method, a factor below 1, an unknown or missing option, an already
@@ -46,14 +50,14 @@ def scale_rope(config, method, factor, layers=None, force=False, **options):
     options = {**_DEFAULT_OPTIONS.get(method, {}), **options}
     _check_options(method, options)
     result = copy.deepcopy(config)
+    scaled = lambda key, rope: _scaled(rope, method, factor, original, options, config.rotary_dim_of(key))  # noqa: E731
     nested = config.rope_is_nested or (layers == "full_attention" and set(config.layer_types) != {"full_attention"})
     if nested:
         result.rope_parameters = {
-            key: _scaled(rope, method, factor, original, options) if key in chosen else rope
-            for key, rope in _by_layer_type(config).items()
+            key: scaled(key, rope) if key in chosen else rope for key, rope in _by_layer_type(config).items()
         }
     else:
-        result.rope_parameters = _scaled(config.rope_parameters, method, factor, original, options)
+        result.rope_parameters = scaled("default", config.rope_parameters)
     result.max_position_embeddings = extended
     result.check()
     return result
@@ -97,15 +101,16 @@ def _check_unscaled(config, chosen, force):
 
 
 def _check_options(method, options):
-    kind = "default" if method == "none" else method
+    kind = "default" if method in ("none", "theta") else method
     required, optional = ROPE_KEYS[kind]
+    optional = (*optional, "rope_theta") if method == "theta" else optional
     known = [key for key in (*required, *optional) if key not in ("factor", "original_max_position_embeddings")]
     for key in options:
         if key not in known:
             raise ValueError(f"option {key!r} has no effect with method={method!r}{nearest(key, known)}; it takes {known}")
-    missing = [key for key in required if key != "factor" and key not in options]
-    if missing:
-        raise ValueError(f"method={method!r} needs the options {missing}, one factor per rotary frequency, from a search")
+    lists = [key for key in ("short_factor", "long_factor") if key in options]
+    if len(lists) == 1:
+        raise ValueError(f"method='longrope' takes short_factor and long_factor together; {lists[0]} alone was given")
 
 
 def _chosen_keys(config, layers):
@@ -130,11 +135,26 @@ def _by_layer_type(config):
     return {kind: dict(config.rope_parameters) for kind in dict.fromkeys(config.layer_types)}
 
 
-def _scaled(rope, method, factor, original, options):
+def _scaled(rope, method, factor, original, options, dim):
     kept = {key: rope[key] for key in _KEPT if key in rope}
     if method == "none":
         return {"rope_type": "default", **kept}
+    if method == "theta":
+        raised = options.get("rope_theta", rope["rope_theta"] * factor ** (dim / (dim - 2)))
+        if raised < rope["rope_theta"]:
+            raise ValueError(f"option rope_theta={raised} is less than the {rope['rope_theta']} of the checkpoint; raise it")
+        return {"rope_type": "default", **kept, "rope_theta": float(raised)}
+    if method == "longrope" and "long_factor" not in options:
+        options = {**options, **_longrope_lists(rope["rope_theta"], factor, original, dim)}
     scaled = {"rope_type": method, **kept, "factor": float(factor)}
     if method in _RECORDS_ORIGINAL:
         scaled["original_max_position_embeddings"] = original
     return {**scaled, **options}
+
+
+def _longrope_lists(theta, factor, original, dim):
+    """Divisors of each frequency where no search was made: none for short rows, YaRN's for long ones."""
+    plain, _ = expected_rotation({"rope_type": "default", "rope_theta": theta}, dim, original)
+    keys = {"rope_theta": theta, "factor": float(factor), "original_max_position_embeddings": original}
+    ramped, _ = expected_rotation({"rope_type": "yarn", **keys}, dim, original)
+    return {"short_factor": [1.0] * (dim // 2), "long_factor": (plain / ramped).tolist()}

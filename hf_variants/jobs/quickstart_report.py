@@ -8,14 +8,13 @@ from ..report import (
     Samples,
     Section,
     bar_figure,
-    extension_table,
     facts_table,
     line_figure,
     loss_figure,
-    position_figure,
     quantization_table,
     write_report,
 )
+from .extension import extension_blocks
 
 
 def write_quickstart_report(path, specs, results):
@@ -75,23 +74,8 @@ def _training(spec, results):
 
 
 def _context(spec, extended):
-    after = {spec.method: extended["after"]}
-    before, original = extended["before"], extended["context_before"]
-    how = f"{extended['eval_rows']} held-out rows; the same weights under each rule, then {spec.method} after tuning"
-    rows = {}
-    for row in extended["verification"]["rotary"]:
-        rows[f"{row['key']}: rule"] = row["rope_type"]
-        rows[f"{row['key']}: frequencies changed"] = f"{row['changed']} of {row['frequencies']}"
-        rows[f"{row['key']}: longest wavelength stretched"] = row["largest_stretch"]
-        rows[f"{row['key']}: attention factor"] = row["attention_factor"]
-        rows[f"{row['key']}: relative error against the formula"] = row["relative_error"]
-    blocks = [
-        position_figure(before, after, original, how=how),
-        extension_table(before, after, "Perplexity by position", how),
-        facts_table(rows, "Proof that the scaling took effect", "read back from the cosines and sines the model uses"),
-    ]
-    lead = f"From {original} to {extended['context_after']} tokens with {spec.method}."
-    return Section("Context extension", blocks, lead)
+    lead = f"From {extended['context_before']} to {extended['context_after']} tokens with {spec.method}."
+    return Section("Context extension", list(extension_blocks(spec, extended).values()), lead)
 
 
 def _formats(spec, results):

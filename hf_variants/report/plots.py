@@ -49,7 +49,7 @@ def line_figure(series, title, x_label, y_label, how="", log_y=False, levels=Non
     def draw(axes):
         ends = []
         for index, (name, points) in enumerate(series.items()):
-            colour, style = (styles or {}).get(name, (index, "-"))
+            colour, style = (styles or {}).get(name, (index, _style(index)))
             colour = COLOURS[colour % len(COLOURS)]
             marker = "o" if len(points) < 25 else None
             axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.8, marker=marker, markersize=3.5)
@@ -107,7 +107,7 @@ def position_figure(before, after=None, original_length=None, title="Perplexity 
     series, styles = {}, {}
     for index, (method, buckets) in enumerate(before.items()):
         series[method] = _bucket_points(buckets)
-        styles[method] = (index, "-")
+        styles[method] = (index, _style(index))
     order = list(before)
     for method, buckets in (after or {}).items():
         name = f"{method}, fine-tuned"
@@ -120,6 +120,11 @@ def position_figure(before, after=None, original_length=None, title="Perplexity 
     values = [y for points in series.values() for _, y in points if y is not None]
     wide = bool(values) and max(values) > 4 * min(values)
     return line_figure(series, title, axis, "perplexity", how, log_y=wide, marks=marks, styles=styles, x_log2=doubling)
+
+
+def _style(index):
+    """Solid, until the colours begin again."""
+    return "-" if index < len(COLOURS) else "-."
 
 
 def _bucket_points(buckets):

@@ -2,6 +2,7 @@
 
     concatenate   | B a a a E B b b | b E B c c ... |   documents in a row; one that does not fit goes on in the next row
     best_fit      | B a a a E B c E | B b b b E - - |   a document is cut only where it is longer than a row; - is padding
+    within_documents                                    rows of documents at least as long as a row; the rest is left out
 
     tokens    | B a a a E B b b |   B bos, E eos
     positions | 0 1 2 3 4 0 1 2 |   restart at every document and at every row
@@ -81,6 +82,11 @@ def pack_blocks(documents, sequence_length, packing="concatenate", long_document
     for block in PACKINGS[packing](fitting, sequence_length, pad_id, stats):
         stats.rows += len(block.ids)
         yield block
+    if not stats.rows and packing == "within_documents":
+        raise ValueError(
+            f"no document has the {sequence_length} tokens of a row, which data.packing='within_documents' needs; shorten "
+            "data.sequence_length or pack otherwise"
+        )
     if not stats.rows:
         raise ValueError(
             f"the documents hold {stats.tokens} tokens in all, less than one row of data.sequence_length={sequence_length}"
@@ -226,7 +232,20 @@ def _fitted(pieces, length, pad_id, stats):
     return RowBlock(ids, lengths)
 
 
-PACKINGS = {"concatenate": _concatenated, "best_fit": _best_fit}
+def _within_documents(documents, length, pad_id, stats):
+    rows = []
+    for document in documents:
+        full = len(document) // length
+        stats.tokens_dropped += len(document) - full * length
+        rows += list(document[: full * length].reshape(full, length))
+        if len(rows) * length >= _TOKENS_PER_BLOCK:
+            yield RowBlock(np.stack(rows), [np.array([length], dtype=np.int32)] * len(rows))
+            rows = []
+    if rows:
+        yield RowBlock(np.stack(rows), [np.array([length], dtype=np.int32)] * len(rows))
+
+
+PACKINGS = {"concatenate": _concatenated, "best_fit": _best_fit, "within_documents": _within_documents}
 
 
 def _encode_batch(batch, tokenizer, head, tail):

@@ -143,6 +143,12 @@ def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
     # Trainer's own processes: accelerate alone takes a launch on CPUs for single ones
     with training_arguments(spec).main_process_first():
         tokenizer = _tokenizer(spec, train_texts, announce)
+    return prepare_rows(spec, tokenizer, train_texts, eval_texts, texts, announce)
+
+
+def prepare_rows(spec, tokenizer, train_texts, eval_texts, texts, announce=print_once):
+    """Packed data sets of a spec for a tokenizer, made by the first process and read by the others."""
+    with training_arguments(spec).main_process_first():
         folder = spec.data.cache_dir or str(Path(spec.output_dir) / "data")
         options = {"packing": spec.data.packing, "long_documents": spec.data.long_documents}
         length = spec.data.sequence_length

@@ -53,8 +53,9 @@ class DataSpec:
     text_key: str = key("field that holds the text, for .jsonl, .parquet and `datasets`", "text")
     max_documents: int | None = key("read only so many documents", None)
     sequence_length: int = key("tokens per packed row", 256)
-    packing: Literal["concatenate", "best_fit"] = key(
-        "concatenate: rows without padding, documents go on in the next row; best_fit: cut only documents longer than a row",
+    packing: Literal["concatenate", "best_fit", "within_documents"] = key(
+        "concatenate: rows without padding, documents go on in the next row; best_fit: cut only documents longer than a row; "
+        "within_documents: each row is a stretch of one document, shorter ones are left out",
         "concatenate",
     )
     long_documents: Literal["cut", "skip", "refuse"] = key("what becomes of a document longer than a row", "cut")

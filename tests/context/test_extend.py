@@ -7,6 +7,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from hf_variants import VariantsConfig, VariantsForCausalLM
 from hf_variants.context import ExtendSpec, extend_context
+from hf_variants.context.extend_spec import COMPARED, LengthSpec, PasskeySpec
+from hf_variants.jobs import extend
 from hf_variants.training.specs import DataSpec, TokenizerSpec
 from hf_variants.training.tokenizer import train_tokenizer
 
@@ -98,7 +100,7 @@ def test_an_interrupted_extension_keeps_its_measurements(checkpoint, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_variants.context.extend._train_or_save", stop)
+        patch.setattr("hf_variants.context.extend.fine_tune", stop)
         with pytest.raises(KeyboardInterrupt):
             extend_context(spec_of(checkpoint), quiet)
     lines = []
@@ -110,8 +112,17 @@ def test_bad_requests_are_refused_before_training(checkpoint):
     with pytest.raises(ValueError, match="sequence_length=32 must lie in \\(32, 128\\]"):
         data = DataSpec(source=str(checkpoint / "text.txt"), sequence_length=32, eval_fraction=0.3)
         extend_context(spec_of(checkpoint, data=data), quiet)
-    with pytest.raises(ValueError, match="method='longrope' needs the options"):
-        extend_context(spec_of(checkpoint, compare=["longrope"]), quiet)
+    with pytest.raises(ValueError, match="passkey.lengths holds 400, beyond the 128"):
+        extend_context(spec_of(checkpoint, passkey=PasskeySpec(lengths=[400])), quiet)
+    for lengths, message in (
+        ((128, 64), "which must grow"),
+        ((64, 256), "stages=256 must lie in"),
+        ((16, 32), "stages=32 must"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            extend_context(spec_of(checkpoint, stages=[LengthSpec(length, 1) for length in lengths]), quiet)
+    with pytest.raises(ValueError, match=r"stages\[0\].steps=0 must be at least 1"):
+        extend_context(spec_of(checkpoint, stages=[LengthSpec(128, 0)]), quiet)
     assert not (checkpoint / "long").exists()
     with pytest.raises(ValueError, match="no held-out document has 3200 tokens"):
         extend_context(spec_of(checkpoint, factor=100.0, output_dir=str(checkpoint / "a")), quiet)
@@ -119,3 +130,61 @@ def test_bad_requests_are_refused_before_training(checkpoint):
         extend_context(spec_of(checkpoint, trainer={"max_step": 1}), quiet)
     with pytest.raises(ValueError, match="holds no model"):
         extend_context(spec_of(checkpoint, model_path=str(checkpoint / "missing"), output_dir=str(checkpoint / "b")), quiet)
+
+
+def test_stages_of_growing_length_go_on_where_they_stopped(checkpoint, monkeypatch):
+    """Every method is compared, keys are looked for, two lengths are trained, and a finished stage is not trained again."""
+    from hf_variants.training import pretraining
+
+    keys = {"compare": list(COMPARED), "passkey": PasskeySpec(lengths=[192], trials=1, depths=[0.5]), "max_tokens": 256}
+    spec = spec_of(checkpoint, **keys, factor=8.0, stages=[LengthSpec(64, 2, rows=4), LengthSpec(128, 3)])
+    train, seen = pretraining.train, []
+
+    def note(model, data, training):
+        length = training.data.sequence_length
+        seen.append((length, training.trainer["per_device_train_batch_size"]))
+        # every row is a stretch of one document
+        assert (next(data.train.batches())["position_ids"] == range(length)).all()
+
+    def first(model, data, training, announce):
+        note(model, data, training)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return train(model, data, training, announce)
+
+    monkeypatch.setattr(pretraining, "train", first)
+    with pytest.raises(KeyboardInterrupt):
+        extend_context(spec, quiet)
+    trained = AutoModelForCausalLM.from_pretrained(checkpoint / "long" / "stages" / "1-of-2-64").state_dict()
+
+    def second(model, data, training, announce):
+        note(model, data, training)
+        assert all(tensor.equal(model.state_dict()[name]) for name, tensor in trained.items())
+        return train(model, data, training, announce)
+
+    monkeypatch.setattr(pretraining, "train", second)
+    result = extend(spec, quiet)
+    assert seen == [(64, 4), (128, 2), (128, 2)]
+    assert [(stage["length"], stage["steps"]) for stage in result["stages"]] == [(64, 2), (128, 3)]
+    assert set(result["before"]) == set(result["passkey_before"]) == set(COMPARED)
+    (row,) = result["passkey_after"]
+    assert row["length"] == 192 and 0 <= row["accuracy"] <= 1 and row["key_loss"] > 0
+    page = (checkpoint / "long" / "extension.html").read_text()
+    assert "Pass keys found" in page and "longrope" in page and "Stages" in page
+    for name in ("perplexity_by_position", "passkey"):
+        assert (checkpoint / "long" / f"{name}.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_a_native_checkpoint_is_converted_on_the_way(checkpoint):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint / "short")
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    native = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=32))
+    native.save_pretrained(checkpoint / "llama")
+    tokenizer.save_pretrained(checkpoint / "llama")
+    keys = {"model_path": str(checkpoint / "llama"), "compare": ["none"], "passkey": PasskeySpec(trials=0), "method": "theta"}
+    result = extend_context(spec_of(checkpoint, **keys), quiet)
+    assert result["context_after"] == 128 and result["passkey_after"] == [] and result["training"]["steps"] == 3
+    config = AutoConfig.from_pretrained(checkpoint / "long")
+    assert config.model_type == "variants" and config.rope_parameters["rope_theta"] > 10000

@@ -37,13 +37,14 @@ def test_every_method_gives_a_checked_config(method):
     before = tiny(rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
     after = scale_rope(before, method, 4, **OPTIONS.get(method, {}))
     assert after.max_position_embeddings == 256 and before.max_position_embeddings == 64
-    assert after.rope_parameters["rope_theta"] == 5000.0
-    assert after.rope_parameters["rope_type"] == ("default" if method == "none" else method)
-    assert method == "none" or after.rope_parameters["factor"] == 4.0
+    assert after.rope_parameters["rope_theta"] == pytest.approx(5000.0 * (4 ** (16 / 14) if method == "theta" else 1))
+    plain = method in ("none", "theta")
+    assert after.rope_parameters["rope_type"] == ("default" if plain else method)
+    assert plain or after.rope_parameters["factor"] == 4.0
     if method in ("dynamic", "yarn", "llama3", "longrope"):
         assert after.rope_parameters["original_max_position_embeddings"] == 64
     assert VariantsConfig(**json.loads(after.to_json_string())).rope_parameters == after.rope_parameters
-    assert original_length(after) == (256 if method == "none" else 64)
+    assert original_length(after) == (256 if plain else 64)
 
 
 def test_options_reach_the_rule_and_unknown_ones_are_refused():
@@ -54,8 +55,8 @@ def test_options_reach_the_rule_and_unknown_ones_are_refused():
         scale_rope(tiny(), "yarn", 4, beta_fats=16)
     with pytest.raises(ValueError, match="has no effect with method='linear'"):
         scale_rope(tiny(), "linear", 4, beta_fast=16)
-    with pytest.raises(ValueError, match="needs the options"):
-        scale_rope(tiny(), "longrope", 4)
+    with pytest.raises(ValueError, match="takes short_factor and long_factor together; long_factor alone"):
+        scale_rope(tiny(), "longrope", 4, long_factor=[1.0] * 8)
     with pytest.raises(ValueError, match="must be a list of 8 numbers"):
         scale_rope(tiny(), "longrope", 4, short_factor=[1.0], long_factor=[1.0])
 
@@ -142,6 +143,33 @@ def test_models_turn_by_the_formulas(name, method):
     with torch.no_grad():
         difference = (scaled.eval()(ids).logits - model.eval()(ids).logits).abs().max().item()
     assert (difference == 0) == (method == "none")
+
+
+def test_theta_alone():
+    config = tiny()
+    assert scale_rope(config, "theta", 4, rope_theta=500000).rope_parameters == {
+        "rope_type": "default",
+        "rope_theta": 500000.0,
+    }
+    ntk, _ = expected_rotation(scale_rope(config, "ntk", 4).rope_parameters, 16, 256)
+    raised, factor = expected_rotation(scale_rope(config, "theta", 4).rope_parameters, 16, 256)
+    assert raised == pytest.approx(ntk, rel=1e-12) and factor == 1.0
+    with pytest.raises(ValueError, match="rope_theta=10.0 is less than the"):
+        scale_rope(config, "theta", 4, rope_theta=10.0)
+    after = scale_rope(nested(), "theta", 4).rope_parameters
+    assert after["sliding_attention"]["rope_theta"] == 1e4 and after["full_attention"]["rope_theta"] > 1e6
+    # no other rule may touch the base
+    doubled = scale_rope(config, "linear", 4)
+    doubled.rope_parameters = {**doubled.rope_parameters, "rope_theta": 2 * config.rope_parameters["rope_theta"]}
+    failures = verify_scaling(VariantsForCausalLM(doubled), config).failures
+    assert any("rope_theta changed" in failure for failure in failures)
+
+
+def test_longrope_without_a_search_is_yarns_ramp():
+    rope = scale_rope(tiny(), "longrope", 4).rope_parameters
+    yarn, _ = expected_rotation(scale_rope(tiny(), "yarn", 4).rope_parameters, 16, 256)
+    long, _ = expected_rotation(rope, 16, 256)
+    assert long == pytest.approx(yarn, rel=1e-12) and rope["short_factor"] == [1.0] * 8
 
 
 def test_yarn_bands_and_temperature():
