@@ -24,6 +24,7 @@ _ROOMS = (
     "quantize",
     "report",
     "scaling",
+    "surgery",
     "tokens",
     "training",
 )

@@ -19,6 +19,7 @@ COMMANDS = (
     "quantize",
     "generate",
     "convert",
+    "kv_heads",
     "describe",
     "scaling",
     "tokenizer",

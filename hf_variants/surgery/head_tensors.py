@@ -4,7 +4,7 @@ Notable here: a bias is one more input column, so that every method treats it as
 query head (its outputs, gate, sink and norm) is gathered beside it, so that heads can be put into another order exactly.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -79,6 +79,23 @@ def reorder(heads, kv_order):
         {name: tensor[queries] for name, tensor in heads.query_extras.items()},
         {name: tensor[order] for name, tensor in heads.key_extras.items()},
     )
+
+
+def weighed(heads, root):
+    """`Heads` whose keys and values are measured by activations (`activations.py`); as they are where `root` is None."""
+    if root is None:
+        return heads
+    root = root[: heads.key.shape[2], : heads.key.shape[2]]
+    return replace(heads, key=heads.key @ root, value=heads.value @ root)
+
+
+def unweighed(heads, root):
+    """The inverse of `weighed`, for what a method made of its result."""
+    if root is None:
+        return heads
+    root = root[: heads.key.shape[2], : heads.key.shape[2]]
+    key, value = (torch.linalg.solve_triangular(root, tensor, upper=False, left=False) for tensor in (heads.key, heads.value))
+    return replace(heads, key=key, value=value)
 
 
 def _projection(linear, heads):

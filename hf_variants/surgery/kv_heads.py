@@ -7,7 +7,8 @@ layer, and heals in a little training (Ainslie et al. 2023, arXiv 2305.13245: 5%
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 
-from .head_tensors import read_heads, reorder, write_heads
+from .activations import input_roots
+from .head_tensors import read_heads, reorder, unweighed, weighed, write_heads
 from .merging import METHODS, duplicated, similar_order
 
 ORDERS = ("kept", "similar")
@@ -21,8 +22,9 @@ class KVHeadsReport:
         before, after: key-value heads.
         method, order: how heads were merged and grouped; method is "duplicate" for more heads.
         exact: whether the new model computes the same.
-        layers: per layer, {"key_error", "value_error"}: norm of what query heads lost of their keys' and values' weights, as a
-            share of the norm; and "order" where heads moved.
+        weighed: whether errors count by activations (a calibration text was given) or by weights.
+        layers: per layer, {"key_error", "value_error"}: norm of what query heads lost of their keys' and values' projection,
+            as a share of the norm; and "order" where heads moved.
         kv_bytes_per_token: (before, after), in 16 bits.
     """
 
@@ -31,6 +33,7 @@ class KVHeadsReport:
     method: str
     order: str
     exact: bool
+    weighed: bool
     kv_bytes_per_token: tuple
     layers: list = field(default_factory=list)
 
@@ -39,7 +42,7 @@ class KVHeadsReport:
         return asdict(self)
 
 
-def kv_heads(model, num_key_value_heads, method="mean", order="kept", progress=None):
+def kv_heads(model, num_key_value_heads, method="mean", order="kept", calibration=None, progress=None):
     """A copy of `model` with `num_key_value_heads` key-value heads, and a `KVHeadsReport`.
 
     Args:
@@ -47,6 +50,8 @@ def kv_heads(model, num_key_value_heads, method="mean", order="kept", progress=N
         num_key_value_heads: a multiple of the present number (copies), or a divisor of it (merged).
         method: "mean", "first" or "svd", see `merging.py`.
         order: "kept" merges neighbours; "similar" first groups heads that are alike, with their query heads.
+        calibration: batches of ids (int64 [B, T]); errors then count by what these texts make of keys and values, for
+            "svd" and "similar" and in the report, instead of by weights alone.
         progress: called with (done, layers).
 
     Raises:
@@ -64,11 +69,13 @@ def kv_heads(model, num_key_value_heads, method="mean", order="kept", progress=N
         "duplicate" if more else method,
         order,
         more,
+        calibration is not None and not more,
         tuple(_kv_bytes(c) for c in (config, changed.config)),
     )
     sources, targets = _attentions(model), _attentions(changed)
-    for done, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
-        heads, facts = read_heads(source), {}
+    roots = [None] * len(sources) if more or calibration is None else input_roots(model, calibration)
+    for done, (source, target, root) in enumerate(zip(sources, targets, roots, strict=True), start=1):
+        heads, facts = weighed(read_heads(source), root), {}
         if more:
             merged = duplicated(heads, num_key_value_heads // before)
             facts["key_error"] = facts["value_error"] = 0.0
@@ -79,7 +86,7 @@ def kv_heads(model, num_key_value_heads, method="mean", order="kept", progress=N
             merged, keys, values = METHODS[method](heads, num_key_value_heads, rotary_pairs(source))
             facts["key_error"] = float((keys - heads.key).norm() / heads.key.norm())
             facts["value_error"] = float((values - heads.value).norm() / heads.value.norm())
-        write_heads(target, merged)
+        write_heads(target, unweighed(merged, root))
         report.layers.append(facts)
         if progress:
             progress(done, len(sources))

@@ -6,7 +6,7 @@
 
 Notable here: under RoPE only complex scalings of a rotary pair commute with the rotation, so keys are approximated pair by
 pair with a complex matrix of rank one; values, and channels that RoPE does not turn, take any matrix. The approximation is
-the best in the weights' Frobenius norm (Eckart & Young 1936). `METHODS` is the contents.
+the best in the Frobenius norm (Eckart & Young 1936). `METHODS` is the contents.
 """
 
 import torch

@@ -126,6 +126,33 @@ def test_svd_has_the_least_error_of_the_weights(name):
             assert errors["svd"][index][kind] < errors["mean"][index][kind] < errors["first"][index][kind]
 
 
+@pytest.mark.parametrize("name", ["plain", "biases", "interleaved", "no positions"])
+def test_calibrated_svd_has_the_least_error_of_keys_and_values(name):
+    """What is reported is the error of keys and values on the text, measured here on the model's own activations."""
+    model = build(**TOGGLES[name])
+    seen = []
+    hook = model.model.layers[1].self_attn.k_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    logits(model)
+    hook.remove()
+    keys = model.model.layers[1].self_attn.k_proj(seen[0]).detach()
+    errors = {}
+    for method, calibration in (("svd", [IDS]), ("mean", [IDS]), ("svd", None)):
+        fewer, report = kv_heads(model, 2, method, calibration=calibration)
+        errors[method, calibration is None] = report.layers[1]
+        assert report.weighed == (calibration is not None)
+    own = kv_heads(model, 2, "mean", calibration=[IDS])[0].model.layers[1].self_attn.k_proj(seen[0]).detach()
+    seen_keys = own.unflatten(-1, (2, -1)).repeat_interleave(2, -2).flatten(-2)
+    assert errors["mean", False]["key_error"] == pytest.approx(float((seen_keys - keys).norm() / keys.norm()), rel=1e-2)
+    for kind in ("key_error", "value_error"):
+        assert errors["svd", False][kind] < errors["mean", False][kind]
+        assert errors["svd", False][kind] != errors["svd", True][kind]
+
+
+def test_calibration_without_tokens_is_refused():
+    with pytest.raises(ValueError, match="holds no token"):
+        kv_heads(build(), 2, "svd", calibration=[])
+
+
 @pytest.mark.parametrize("name", [name for name in MORE if name != "alibi"])
 def test_heads_in_another_order_compute_the_same(name):
     model = build(**MORE[name])
@@ -189,3 +216,48 @@ def test_latent_attention_is_refused():
     model = VariantsForCausalLM(VariantsConfig(**{**BASE, "num_key_value_heads": 8, **mla}))
     with pytest.raises(ValueError, match="attention_type='mla' has no key-value heads"):
         kv_heads(model, 4)
+
+
+def test_command_line_changes_a_native_checkpoint(tmp_path, capsys):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from hf_variants import cli
+    from hf_variants.training.specs import TokenizerSpec
+    from hf_variants.training.tokenizer import train_tokenizer
+
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"verse {i}: the light shines in the darkness, {i}" for i in range(60)))
+    tokenizer = train_tokenizer([text.read_text()], TokenizerSpec(vocab_size=280))
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(vocab_size=280, max_position_embeddings=64, **sizes)).save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    words = ["kv-heads", str(tmp_path / "llama"), str(tmp_path / "gqa"), "--heads"]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "3"])
+    assert stop.value.code == 2 and "choose from [1, 2, 4]" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "gqa").exists()
+    with pytest.raises(SystemExit) as stop:
+        cli.main(
+            [
+                *words,
+                "2",
+                "--method",
+                "svd",
+                "--text",
+                str(text),
+                "--calibration",
+                str(text),
+                "--window",
+                "64",
+                "--max-tokens",
+                "400",
+            ]
+        )
+    out = capsys.readouterr().out
+    assert stop.value.code == 0 and "perplexity" in out and "KV bytes per token" in out
+    model = VariantsForCausalLM.from_pretrained(tmp_path / "gqa")
+    assert model.config.num_key_value_heads == 2
+    assert {"kv_heads_report.json", "tokenizer.json", "README.md"} <= {path.name for path in (tmp_path / "gqa").iterdir()}
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "1"])
+    assert stop.value.code == 2 and "is not empty" in capsys.readouterr().err.replace("\n", " ")

@@ -1,0 +1,82 @@
+"""`hf-variants kv-heads`: a checkpoint with more or fewer key-value heads, and what that cost in quality."""
+
+import json
+
+from ..training.processes import print_once
+
+REPORT = "kv_heads_report.json"
+
+
+def change_kv_heads(
+    src,
+    dst,
+    heads,
+    method="mean",
+    order="kept",
+    texts=None,
+    calibration=None,
+    window=512,
+    max_tokens=8192,
+    progress=None,
+    announce=print_once,
+):
+    """Write `dst` with `heads` key-value heads; returns the report, which is also written beside the weights.
+
+    Args:
+        src: checkpoint folder or Hub id, of the family or of a native type that converts.
+        dst: new folder; it appears whole or not at all.
+        method, order: see `surgery.kv_heads`.
+        texts: documents (list of str) on which perplexity before and after is measured; None measures none.
+        calibration: documents by whose activations errors are weighed; None weighs by weights alone.
+        window, max_tokens: tokens per window and in all, of either text.
+        progress: called with (done, layers).
+
+    Raises:
+        ValueError: for heads that cannot be made, an unreadable source, or a folder that is in the way.
+    """
+    from ..convert.new_folder import check_free, new_folder
+    from ..quantize.checkpoint import load_full_precision
+    from ..surgery import kv_heads
+    from ..surgery.kv_heads import check_change
+    from ..training.tokenizer import load_tokenizer
+
+    check_free(dst)
+    tokenizer = load_tokenizer(src) if texts is not None or calibration is not None else _tokenizer_of(src)
+    model = load_full_precision(src)
+    check_change(model.config, heads, method, order)
+    before = _perplexity(model, tokenizer, texts, window, max_tokens)
+    announce(f"{model.config.num_key_value_heads} key-value heads become {heads}")
+    rows = None if calibration is None else _rows(calibration, tokenizer, window, max_tokens)
+    changed, report = kv_heads(model, heads, method, order, rows, progress)
+    facts = report.as_dict()
+    if texts is not None:
+        facts["perplexity"] = {"before": before, "after": _perplexity(changed, tokenizer, texts, window, max_tokens)}
+    with new_folder(dst) as folder:
+        changed.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        (folder / REPORT).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts
+
+
+def _rows(texts, tokenizer, window, max_tokens):
+    from .quantization import calibration_ids
+
+    return calibration_ids(texts, tokenizer, max(1, max_tokens // window), window).split(4)
+
+
+def _tokenizer_of(src):
+    from ..training.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(src)
+    except ValueError:
+        return None  # the checkpoint has none, or one that is of no use to it
+
+
+def _perplexity(model, tokenizer, texts, window, max_tokens):
+    if texts is None:
+        return None
+    from ..evaluation.perplexity import corpus_perplexity
+
+    return corpus_perplexity(model, tokenizer, texts, window=window, max_tokens=max_tokens).perplexity
