@@ -71,6 +71,26 @@ def warn_of_experts(peft_config, model):
         )
 
 
+def name_packed(peft_config, model):
+    """Spell out what all Linears are where 4-bit ones, which peft does not know as Linears, are among them, in place.
+
+    Raises:
+        ValueError: for a method other than LoRA, which cannot adapt 4-bit matrices.
+    """
+    from .quantize.adapters import all_linear_names, has_packed
+
+    wanted = getattr(peft_config, "target_modules", None)
+    if wanted is None or not has_packed(model):
+        return
+    if str(getattr(peft_config.peft_type, "value", peft_config.peft_type)) != "LORA":
+        raise ValueError(
+            f"{peft_config.peft_type} cannot adapt weights that are packed in 4 bits; use LoRA, or dequantise the model first "
+            "(hf_variants.quantize.dequantize)"
+        )
+    if isinstance(wanted, str) and wanted.lower() == ALL_LINEAR:
+        peft_config.target_modules = all_linear_names(model)
+
+
 def _patch_tuner(tuners_utils):
     """Have peft's tuners translate the targets of this family before they inject an adapter. Safe to repeat."""
     tuner = tuners_utils.BaseTuner
@@ -82,6 +102,7 @@ def _patch_tuner(tuners_utils):
     def inject_adapter(self, model, adapter_name, *args, **kwargs):
         if getattr(getattr(model, "config", None), "model_type", None) == "variants":
             peft_config = self.peft_config[adapter_name]
+            name_packed(peft_config, model)
             if hasattr(peft_config, "target_parameters"):
                 reach_experts(peft_config, model, tuners_utils.check_target_module_exists)
             else:
@@ -90,8 +111,23 @@ def _patch_tuner(tuners_utils):
 
     inject_adapter.reaches_variants = True
     tuner.inject_adapter = inject_adapter
+    merge = tuner.merge_and_unload
+
+    @wraps(merge)
+    def merge_and_unload(self, *args, **kwargs):
+        from .quantize.adapters import tell_config
+
+        merged = merge(self, *args, **kwargs)
+        if getattr(getattr(merged, "config", None), "model_type", None) == "variants":
+            tell_config(merged)
+        return merged
+
+    tuner.merge_and_unload = merge_and_unload
 
 
 def register_peft():
     """Teach peft the family: now where peft is imported, else when it is."""
+    from .quantize.adapters import patch_lora
+
     when_imported("peft.tuners.tuners_utils", _patch_tuner)
+    when_imported("peft.tuners.lora.model", patch_lora)

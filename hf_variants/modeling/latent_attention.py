@@ -91,7 +91,7 @@ class VariantsLatentAttention(nn.Module):
 
     def _absorbs(self, past_key_values, q_len):
         # in training the backend's memory-lean kernel is worth more than the smaller product
-        if self.training or past_key_values is None or type(self.kv_b_proj) is not nn.Linear:
+        if self.training or past_key_values is None or not _is_matrix(self.kv_b_proj):
             return False
         return q_len <= self.absorb_up_to
 
@@ -129,6 +129,11 @@ class VariantsLatentAttention(nn.Module):
         """latent [B, 1, K, rank] -> keys without rotary part [B, heads, K, nope] and values [B, heads, K, v]."""
         expanded = split_heads(self.kv_b_proj(latent[:, 0]), self.nope + self.v_head_dim)
         return expanded.split([self.nope, self.v_head_dim], dim=-1)
+
+
+def _is_matrix(module):
+    """Whether a module is a product with its `weight` and nothing else: a Linear, or a packed one that says so."""
+    return type(module) is nn.Linear or getattr(module, "holds_plain_matrix", False)
 
 
 def _plain_query(self, hidden_states):

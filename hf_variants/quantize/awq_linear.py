@@ -17,6 +17,19 @@ _KERNEL_GROUPS = (32, 64, 128, 256)
 _CUDA_INNER_TILES = 8
 
 
+class _DequantizedProduct(torch.autograd.Function):
+    """x W^T whose backward pass dequantises again, so that no dense matrix is kept in between."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        return nn.functional.linear(x, layer.dequantize(x.dtype))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient @ ctx.layer.dequantize(gradient.dtype), None
+
+
 class AwqLinear(nn.Module):
     """y = x W^T + b with W[o, i] = (q[o, i] - z[o, i // g]) * s[o, i // g].
 
@@ -25,11 +38,16 @@ class AwqLinear(nn.Module):
         group_size: inputs that share a scale; -1 for one scale per output. Must divide `in_features`.
         bias: whether a bias is added.
 
+    dtype: what the model around it computes in; it decides the dtype of `weight` and follows casts of the model.
+
     Buffers: `qweight` int32 [in, out / 8], `qzeros` int32 [in / g, out / 8], `scales` float16 [in / g, out].
 
     Raises:
         ValueError: for a shape that the layout cannot hold.
     """
+
+    # all it does is x W^T + b with W = `weight`, so latent attention may absorb it
+    holds_plain_matrix = True
 
     def __init__(self, in_features, out_features, group_size, bias=False, device=None, dtype=None):
         super().__init__()
@@ -44,19 +62,25 @@ class AwqLinear(nn.Module):
         self.register_buffer("qzeros", torch.zeros(groups, words, dtype=torch.int32, device=device))
         self.register_buffer("scales", torch.zeros(groups, out_features, dtype=torch.float16, device=device))
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype), requires_grad=False) if bias else None
+        self._like = torch.empty(0, dtype=dtype or torch.get_default_dtype())
         self._kernel = None
 
     @classmethod
     def from_codes(cls, codes, bias=None):
         """The layer that holds `codes` (a `GroupCodes`) and `bias` (a tensor or None)."""
         out_features, in_features = codes.codes.shape
-        layer = cls(in_features, out_features, codes.group, bias is not None, codes.codes.device)
+        dtype = torch.float32 if bias is None else bias.dtype
+        layer = cls(in_features, out_features, codes.group, bias is not None, codes.codes.device, dtype)
         layer.qweight = pack_gemm(codes.codes.t().contiguous())
         layer.qzeros = pack_gemm(codes.zeros.t().contiguous())
         layer.scales = codes.scales.t().contiguous()
         if bias is not None:
             layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
         return layer
+
+    def compute_in(self, dtype):
+        """Say what the model around it computes in, where it was cast parameter by parameter."""
+        self._like = self._like.to(dtype)
 
     @staticmethod
     def codes_of(qweight, qzeros, scales, group):
@@ -77,15 +101,18 @@ class AwqLinear(nn.Module):
 
     @property
     def weight(self):
-        """The dense weight [out, in], made anew at each access: in the bias' dtype, or in float32 without a bias."""
-        return self.dequantize(torch.float32 if self.bias is None else self.bias.dtype)
+        """The dense weight [out, in], made anew at each access, in the dtype of the model around it."""
+        return self.dequantize(self._like.dtype)
 
     def forward(self, x):
         if self._kernel_applies(x):
             y = self._kernel_product(x)
             return y if self.bias is None else y + self.bias.to(y.dtype)
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return nn.functional.linear(x, self.dequantize(x.dtype), bias)
+        if torch.is_grad_enabled() and x.requires_grad:
+            y = _DequantizedProduct.apply(x, self)
+        else:
+            y = nn.functional.linear(x, self.dequantize(x.dtype))
+        return y if self.bias is None else y + self.bias.to(x.dtype)
 
     def _kernel_applies(self, x):
         rows = x.numel() // self.in_features
@@ -120,6 +147,7 @@ class AwqLinear(nn.Module):
         if self.scales.dtype != scales.dtype:
             # A cast of the model must not round the stored scales.
             self.scales = scales.to(self.scales.device)
+        self._like = torch.empty(0, dtype=fn(torch.empty(0, dtype=self._like.dtype)).dtype)
         self._kernel = None
         return self
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from .awq import quantize_awq, quantize_rtn
 from .checks import check_options, refuse_quantized_config
 from .sensitivity import dense_within, size_of
 from .store import LayerStore, fingerprint_of_weights
+from .whole_model import quantize_awq, quantize_rtn
 from .writer import check_target, save_quantized, weight_bytes
 
 METHODS = ("awq", "rtn")

@@ -11,7 +11,7 @@ import torch
 from .rounding import GroupCodes, grid, group_range
 
 # Added to the diagonal of X^T X, relative to its mean: few tokens must not be fitted where they say nothing.
-DAMPING = 0.02
+DAMPING = 0.05
 _BLOCK = 64
 
 

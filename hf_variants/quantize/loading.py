@@ -96,7 +96,8 @@ class TorchAwqQuantizer(AwqQuantizer):
 
     @property
     def is_trainable(self):
-        return False
+        # adapters train; the packed weights have no gradient
+        return True
 
 
 def stored_quantized_names(files, base_prefix, linears):

@@ -70,6 +70,9 @@ class QuantizedModel:
         """Cast what is dense to its storage dtype, in place; returns the model."""
         for name, parameter in self.model.named_parameters():
             parameter.data = parameter.data.to(self.dtypes.get(name, torch.float32))
+        dtypes = list(self.dtypes.values())
+        for name in self.names:
+            self.model.get_submodule(name).compute_in(max(set(dtypes), key=dtypes.count))
         self.model.tie_weights()
         return self.model
 

@@ -14,7 +14,7 @@ RATIOS = 20
 # Candidates are screened on the outputs that lose most without smoothing; the best few are then compared on all outputs.
 # A few outputs (massive activations) carry most of the loss, so that evenly spaced ones mislead.
 _SCREEN_ROWS = 128
-_FINALISTS = 5
+_FINALISTS = 3
 _CLIP_STEPS = 20
 _CLIP_LOWEST = 0.5
 

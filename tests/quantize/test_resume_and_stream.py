@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from hf_variants.quantize import quantize_awq, quantize_checkpoint
-from hf_variants.quantize.awq import decoder_layers
 from hf_variants.quantize.checkpoint import ids_perplexity
 from hf_variants.quantize.store import leftovers
+from hf_variants.quantize.whole_model import decoder_layers
 from tests.quantize.quantized import FITTING_EXPERTS, calibration, fitting
 from tests.variants import draw_ids
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from hf_variants.quantize.awq import decoder_layers
 from hf_variants.quantize.folding import apply_smoothing
 from hf_variants.quantize.sites import layer_sites
 from hf_variants.quantize.unfuse import working_copy
+from hf_variants.quantize.whole_model import decoder_layers
 from tests.variants import TOGGLES, build, draw_ids, far, tiny
 
 
