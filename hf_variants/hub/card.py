@@ -46,7 +46,7 @@ def write_card(model, directory, repo_id=None):
     except (ValueError, YAMLError) as error:
         logger.warning(f"The metadata of {path} cannot be read, so the model card was left as it is: {error}")
         return
-    facts = card_facts(model, repo_id)
+    facts = card_facts(model, repo_id, directory)
     if _is_empty(card.text):
         card.text = f"\n# {facts['title']}\n\n{_block(facts)}\n"
     elif _is_marked(card.text):

@@ -4,6 +4,7 @@ Notable here: toggles are compared with a config of the same shape, so that deci
 that saved the model is written.
 """
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -41,8 +42,11 @@ _ELSEWHERE = {
 }
 
 
-def card_facts(model, repo_id=None):
-    """dict with `title`, `section` (markdown), `pipeline_tag` and `base_model` (a repo id or None)."""
+def card_facts(model, repo_id=None, directory=None):
+    """dict with `title`, `section` (markdown), `pipeline_tag` and `base_model` (a repo id or None).
+
+    `directory` is where the model was saved: what a quantization report there measured is told.
+    """
     config = model.config
     auto_class, pipeline_tag, _ = head_of(model)
     base_model = repo_of_origin(config)
@@ -58,6 +62,7 @@ def card_facts(model, repo_id=None):
         parameters=parameters_of(model),
         cache=describe(config)["kv_cache"],
         quantization=quantization_of(config),
+        measured=quantization_measured(directory) if quantization_of(config) else None,
         dtype=str(model.dtype).removeprefix("torch."),
         native=(config.native or {}).get("model_type"),
         base_model=base_model if base_model != repo_id else None,
@@ -121,6 +126,27 @@ def quantization_of(config):
     method = str(getattr(given.get("quant_method"), "value", given.get("quant_method")))
     bits = given.get("bits") or (4 if given.get("load_in_4bit") else 8 if given.get("load_in_8bit") else None)
     return f"{method}, {bits} bits" if bits else method
+
+
+def quantization_measured(directory):
+    """What `quantization_report.json` in `directory` says of the weights there, or None."""
+    file = None if directory is None else Path(directory) / "quantization_report.json"
+    if file is None or not file.is_file():
+        return None
+    report = json.loads(file.read_text(encoding="utf-8"))
+    perplexity = dict(report.get("perplexity") or {})
+    return {
+        "method": f"{report['method']}, {report['bits']} bits, "
+        + (f"groups of {report['group_size']}" if report["group_size"] > 0 else "one group per output")
+        + (", symmetric" if report.get("symmetric") else ""),
+        "matrices": report["quantized_modules"],
+        "bytes": report.get("bytes"),
+        "source_bytes": report.get("source_bytes"),
+        "calibration": report.get("calibration") or None,
+        "how": perplexity.pop("how", None),
+        "perplexity": perplexity,
+        "starved": len(report.get("starved_experts") or ()),
+    }
 
 
 def repo_of_origin(config):

@@ -55,6 +55,9 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=
             "max_logit_difference": verify_checkpoint(partial, type(model), result.probe_ids, result.probe_outputs),
         }
         write_report(partial, report)
+        if hasattr(model, "complete_folder"):
+            # the card tells what the report measured
+            model.complete_folder(partial)
         partial.chmod(0o755)
         _move_into_place(partial, directory)
     finally:

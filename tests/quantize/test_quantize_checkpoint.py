@@ -31,6 +31,10 @@ def test_a_variants_folder(tmp_path):
     assert json.loads((tmp_path / "q" / "quantization_report.json").read_text()) == report
     assert report["method"] == "awq" and report["bytes"] < report["source_bytes"] / 2
     assert set(report["perplexity"]) == {"full", "rtn", "awq", "how"}
+    card = (tmp_path / "q" / "README.md").read_text()
+    assert "| method | awq, 4 bits, groups of 32 |" in card and f"{report['bytes']:,} (source: " in card
+    for name, title in (("full", "full precision"), ("rtn", "rounded to nearest"), ("awq", "awq")):
+        assert f"| perplexity, {title} | {report['perplexity'][name]:.3f} |" in card
     reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "q", dtype=torch.float32)
     assert ids_perplexity(reloaded, draw_ids(4, 16)) == pytest.approx(report["perplexity"]["awq"], rel=1e-4)
 
