@@ -1,6 +1,7 @@
 """What a config costs, counted without building a model."""
 
 from .cache_size import CacheSize, kv_cache_bytes, kv_cache_size
+from .config_diff import diff_configs, diff_table
 from .counts import ParameterCounts, count_parameters
 from .describe import describe, describe_table, describe_text
 from .flops import FlopCounts, flops_per_token
@@ -13,6 +14,8 @@ __all__ = [
     "describe",
     "describe_table",
     "describe_text",
+    "diff_configs",
+    "diff_table",
     "flops_per_token",
     "kv_cache_bytes",
     "kv_cache_size",

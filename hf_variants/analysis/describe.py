@@ -5,13 +5,47 @@ numbers; equal layers share one line.
 """
 
 from io import StringIO
-from itertools import groupby
 
 from .cache_size import kv_cache_size
 from .counts import count_parameters
+from .diagram import diagram, layer_rows
 from .flops import flops_per_token
+from .layer_pattern import spans
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
+
+
+def check_dtype(dtype):
+    """Refuse a dtype whose size is not known. Raises ValueError."""
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"dtype={dtype!r} is unknown; choose from {sorted(DTYPE_BYTES)}")
+
+
+def usual_lengths(config, length=None):
+    """Lengths at which costs are shown: `length` (None: the context) and three times a quarter of it, shortest first."""
+    longest = config.max_position_embeddings if length is None else length
+    return sorted({max(longest // 4**step, 1) for step in range(4)})
+
+
+def costs_by_length(config, lengths, dtype="bfloat16"):
+    """[{length, flops_per_token, flops_of_last_token, kv_bytes}, ...] for tokens counts `lengths`."""
+    check_dtype(dtype)
+    return [
+        {
+            "length": length,
+            "flops_per_token": flops_per_token(config, length).total,
+            "flops_of_last_token": flops_per_token(config, length, "decode").total,
+            "kv_bytes": kv_cache_size(config, length, dtype_bytes=DTYPE_BYTES[dtype]).bytes,
+        }
+        for length in lengths
+    ]
+
+
+def native_families(config):
+    """Model types of the native families that mean exactly this config, best known first."""
+    from hf_variants.convert.config_source import expressible_families
+
+    return expressible_families(config)
 
 
 def describe(config, length=None, dtype="bfloat16"):
@@ -23,13 +57,12 @@ def describe(config, length=None, dtype="bfloat16"):
         dtype: of weights and cache, a key of `DTYPE_BYTES`.
 
     Returns:
-        dict of JSON types with `choices`, `layers`, `parameters`, `flops` and `kv_cache`.
+        dict of JSON types with `choices`, `layers`, `parameters`, `flops`, `kv_cache`, and the last two `by_length`.
 
     Raises:
         ValueError: for an unknown dtype or a length below 1.
     """
-    if dtype not in DTYPE_BYTES:
-        raise ValueError(f"dtype={dtype!r} is unknown; choose from {sorted(DTYPE_BYTES)}")
+    check_dtype(dtype)
     size = DTYPE_BYTES[dtype]
     length = config.max_position_embeddings if length is None else length
     parameters = count_parameters(config)
@@ -61,6 +94,7 @@ def describe(config, length=None, dtype="bfloat16"):
             "bytes_per_token_beyond_windows": cache.per_token_beyond,
             "share_of_multi_head": _share_of_multi_head(config, cache),
         },
+        "by_length": costs_by_length(config, usual_lengths(config, length), dtype),
     }
 
 
@@ -140,18 +174,6 @@ def _layer_words(plan):
     return kind, plan.mlp, rope
 
 
-def _spans(indices):
-    """Layer numbers in short: `0-2`, `0, 2, ..., 40`, or `0, 5-7, 9`."""
-    steps = {later - earlier for earlier, later in zip(indices, indices[1:], strict=False)}
-    if len(indices) > 3 and len(steps) == 1 and steps != {1}:
-        return f"{indices[0]}, {indices[1]}, ..., {indices[-1]}"
-    runs = []
-    for _, group in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
-        run = [index for _, index in group]
-        runs.append(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return ", ".join(runs)
-
-
 def _layer_kinds(config):
     """Kinds of layers in order of first use: [{"layers": "0-2", "count": 3, "attention": "full", ...}, ...]."""
     kinds = {}
@@ -162,7 +184,7 @@ def _layer_kinds(config):
         positions = rope if config.position_embedding_type == "rope" else config.position_embedding_type
         described.append(
             {
-                "layers": _spans(indices),
+                "layers": spans(indices),
                 "count": len(indices),
                 "attention": attention,
                 "mlp": mlp,
@@ -188,32 +210,24 @@ def human_bytes(number):
     return f"{number:.0f} B"
 
 
-def _cost_rows(facts):
-    parameters, flops, cache = facts["parameters"], facts["flops"], facts["kv_cache"]
-    yield "parameters", f"{parameters['total']:,} ({human_bytes(parameters['bytes'])} as {cache['dtype']})"
-    active = parameters["active"] / parameters["total"]
-    yield "active per token", f"{parameters['active']:,} ({active:.1%})"
+def _parameter_rows(facts):
+    parameters = facts["parameters"]
+    total = parameters["total"]
+    yield "all", f"{total:,}", f"{parameters['active']:,}", "100.0%"
     for part, count in parameters["parts"].items():
-        yield f"  {part.replace('_', ' ')}", f"{count:,} ({count / parameters['total']:.1%})"
-    yield f"FLOPs per token, forward, mean over {flops['length']} tokens", human_count(flops["prefill_per_token"])
-    yield f"FLOPs of token {flops['length']} from the cache", human_count(flops["decode_last_token"])
-    yield (
-        f"KV cache of {cache['length']} tokens, {cache['dtype']}",
-        (f"{human_bytes(cache['bytes'])} ({cache['share_of_multi_head']:.1%} of full multi-head attention)"),
-    )
-    yield (
-        "KV bytes per token",
-        f"{cache['bytes_per_token']:,}; {cache['bytes_per_token_beyond_windows']:,} past windows",
-    )
+        yield (
+            f"  {part.replace('_', ' ')}",
+            f"{count:,}",
+            f"{parameters['active_parts'].get(part, 0):,}",
+            f"{count / total:.1%}",
+        )
 
 
-def describe_table(config, length=None, dtype="bfloat16", title=None):
-    """The facts of `describe` as a `rich.table.Table`."""
+def _choice_table(facts, title):
     from rich.table import Table
 
-    facts = describe(config, length, dtype)
     table = Table(title=title, show_header=False, title_justify="left")
-    table.add_column("fact", style="bold", no_wrap=True)
+    table.add_column("fact", style="bold", max_width=24)
     table.add_column("value")
     for name, words in facts["choices"].items():
         table.add_row(name.replace("_", "-"), words)
@@ -221,15 +235,84 @@ def describe_table(config, length=None, dtype="bfloat16", title=None):
     for kind in facts["layers"]:
         words = f"{kind['attention']} attention, {kind['mlp']}, {kind['positions']}"
         table.add_row(f"layers {kind['layers']}", words + (f" ({kind['count']} layers)" if kind["count"] > 1 else ""))
-    table.add_section()
-    for name, value in _cost_rows(facts):
-        table.add_row(name, value)
-    table.caption = "counted from the config: matrix products only, a multiply-add is two operations"
+    if "native_families" in facts:
+        table.add_section()
+        table.add_row("native families", ", ".join(facts["native_families"]) or "none means exactly this")
     return table
 
 
+def _drawing(config):
+    from rich.table import Table
+    from rich.text import Text
+
+    positions = None if config.position_embedding_type == "rope" else config.position_embedding_type
+
+    def words(plan):
+        attention, mlp, rope = _layer_words(plan)
+        return f"{attention} attention, {mlp}, {positions or rope}"
+
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    rows.add_column(min_width=14)
+    rows.add_column()
+    equations, feed_forward = list(layer_rows(config))[:2], list(layer_rows(config))[2:]
+    for name, what in (*equations, ("attention", _attention_words(config)), *feed_forward):
+        rows.add_row(name, what)
+    return Text("\n".join(["", *diagram(config, words), ""])), rows
+
+
+def _count_table(facts):
+    from rich.table import Table
+
+    parameters, dtype = facts["parameters"], facts["kv_cache"]["dtype"]
+    table = Table(caption_justify="left")
+    for name in ("parameters", "total", "active per token", "share"):
+        table.add_column(name, justify="left" if name == "parameters" else "right", no_wrap=True)
+    for row in _parameter_rows(facts):
+        table.add_row(*row)
+    buffers = f" Beside them {parameters['buffers']:,} values of the selection bias." if parameters["buffers"] else ""
+    active = parameters["active"] / parameters["total"]
+    table.caption = f"{human_bytes(parameters['bytes'])} as {dtype}, {active:.1%} active per token.{buffers}"
+    return table
+
+
+def _length_table(facts):
+    from rich.table import Table
+
+    cache = facts["kv_cache"]
+    # an encoder decodes nothing and caches nothing
+    decodes = cache["bytes_per_token"] > 0
+    columns = ["tokens", "FLOPs per token, mean", "FLOPs of the last, from the cache", f"KV cache, {cache['dtype']}"]
+    table = Table(caption_justify="left")
+    for name in columns if decodes else columns[:2]:
+        table.add_column(name, justify="right")
+    for row in facts["by_length"]:
+        flops = [human_count(row[name]) for name in ("flops_per_token", "flops_of_last_token")]
+        cells = [f"{row['length']:,}", *flops, human_bytes(row["kv_bytes"])]
+        table.add_row(*(cells if decodes else cells[:2]))
+    how = "Counted from the config: forward pass, matrix products only, a multiply-add is two operations."
+    table.caption = f"{_cache_words(cache)} {how}" if decodes else how
+    return table
+
+
+def _cache_words(cache):
+    beyond = cache["bytes_per_token_beyond_windows"]
+    past = "" if beyond == cache["bytes_per_token"] else f", {beyond:,} once every window is full"
+    share = f"at {cache['length']:,} tokens {cache['share_of_multi_head']:.1%} of full multi-head attention"
+    return f"KV bytes per token: {cache['bytes_per_token']:,}{past}; {share}."
+
+
+def describe_table(config, length=None, dtype="bfloat16", title=None, families=False):
+    """The facts of `describe` as rich tables with a diagram between them; `families` adds the native ones it equals."""
+    from rich.console import Group
+
+    facts = describe(config, length, dtype)
+    if families:
+        facts["native_families"] = native_families(config)
+    return Group(_choice_table(facts, title), *_drawing(config), "", _count_table(facts), "", _length_table(facts))
+
+
 def describe_text(config, length=None, dtype="bfloat16", title=None, width=110):
-    """The table of `describe_table` as plain text."""
+    """What `describe_table` shows, as plain text."""
     from rich.console import Console
 
     stream = StringIO()

@@ -21,6 +21,8 @@ COMMANDS = (
     "convert",
     "kv_heads",
     "describe",
+    "diff",
+    "families",
     "scaling",
     "tokenizer",
 )

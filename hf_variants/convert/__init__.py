@@ -1,21 +1,29 @@
 """Native checkpoints <-> variants: `from_native` and `to_native` for models, `convert_checkpoint` for folders of any size.
 
-Notable here: a family is one short file of reversible rules (`families/`); `known_families()` lists them.
+Notable here: a family is one short file of reversible rules (`families/`); `known_families()` lists them. Names are resolved on
+first use: what reads configs alone imports no torch.
 """
 
-from hf_variants.convert.checkpoint_conversion import convert_checkpoint, verify_checkpoint
-from hf_variants.convert.config_conversion import config_from_native, config_to_native
-from hf_variants.convert.model_conversion import from_native, to_native
-from hf_variants.convert.registry import family_names, find_family, known_families
+_WHERE = {
+    "config_from_native": "config_conversion",
+    "config_to_native": "config_conversion",
+    "convert_checkpoint": "checkpoint_conversion",
+    "expressible_families": "config_source",
+    "family_names": "registry",
+    "find_family": "registry",
+    "from_native": "model_conversion",
+    "known_families": "registry",
+    "read_config": "config_source",
+    "to_native": "model_conversion",
+    "verify_checkpoint": "checkpoint_conversion",
+}
 
-__all__ = [
-    "config_from_native",
-    "config_to_native",
-    "convert_checkpoint",
-    "family_names",
-    "find_family",
-    "from_native",
-    "known_families",
-    "to_native",
-    "verify_checkpoint",
-]
+__all__ = list(_WHERE)
+
+
+def __getattr__(name):
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

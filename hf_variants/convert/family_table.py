@@ -55,6 +55,38 @@ def family_row(model_type):
     return FamilyRow(model_type, first, _toggles(config), refused)
 
 
+def toggle_word(name, value):
+    """A toggle in short: words and switches with their value, numbers and lists by name."""
+    if name == "rope_parameters":
+        return "rope_parameters per layer type" if "rope_type" not in value else f"rope_type={value['rope_type']}"
+    return f"{name}={value}" if isinstance(value, str) or value is False else name
+
+
+def family_facts(model_type):
+    """A family as a dict of JSON types: `converts`, and `meaning`, `toggles` and `refused`, or the `reason` why it is left out.
+
+    Raises:
+        ValueError: for a type that is neither, naming the nearest.
+    """
+    from hf_variants.convert.left_out import LEFT_OUT
+
+    if model_type in LEFT_OUT:
+        return {"model_type": model_type, "converts": False, "reason": LEFT_OUT[model_type]}
+    row = family_row(model_type)
+    words = [toggle_word(*item) for item in row.toggles.items()]
+    return {"model_type": model_type, "converts": True, **vars(row), "toggle_words": words}
+
+
+def all_families():
+    """{"families": [`family_facts`, ...], "left_out": {model type: reason}}, for the command line and the docs."""
+    from hf_variants.convert.config_source import quiet
+    from hf_variants.convert.left_out import LEFT_OUT
+    from hf_variants.convert.registry import family_names
+
+    with quiet():
+        return {"families": [family_facts(name) for name in family_names()], "left_out": dict(LEFT_OUT)}
+
+
 def _toggles(config):
     """Fields that differ from a default config of the same shape."""
     from hf_variants.modeling.configuration_variants import VariantsConfig

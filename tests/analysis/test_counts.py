@@ -4,8 +4,8 @@ import pytest
 from published_configs import PUBLISHED
 
 from hf_variants.analysis import count_parameters, describe, describe_text, flops_per_token, kv_cache_size
-from hf_variants.analysis.describe import _spans
 from hf_variants.analysis.flops import visible_keys_of_last, visible_pairs
+from hf_variants.analysis.layer_pattern import spans
 from hf_variants.modeling.configuration_variants import VariantsConfig
 from hf_variants.presets import load_preset
 
@@ -100,7 +100,7 @@ def test_describe_is_plain_data_and_readable():
 
 
 def test_layer_numbers_in_short():
-    assert _spans([0]) == "0"
-    assert _spans([0, 1, 2]) == "0-2"
-    assert _spans([0, 2]) == "0, 2"
-    assert _spans([0, 5, 6, 7, 9]) == "0, 5-7, 9"
+    assert spans([0]) == "0"
+    assert spans([0, 1, 2]) == "0-2"
+    assert spans([0, 2]) == "0, 2"
+    assert spans([0, 5, 6, 7, 9]) == "0, 5-7, 9"

@@ -16,12 +16,12 @@ ROOM = PACKAGE / "modeling"
 FILES = sorted(path for path in ROOM.glob("*.py") if path.name != "__init__.py")
 TRAVELLING_PACKAGES = {"torch", "transformers", *sys.stdlib_module_names}
 
-# Each room may import those before it in its own chain: modeling <- convert, analysis <- tools <- hub, jobs <- cli.
+# Each room may import those before it in its own chain: modeling <- convert <- analysis <- tools <- hub, jobs <- cli.
 BELOW = {
     "modeling": set(),
-    "analysis": {"modeling"},
-    "convert": {"modeling"},
     "presets": {"modeling"},
+    "convert": {"modeling", "presets"},
+    "analysis": {"modeling", "convert"},
     "metrics": {"modeling", "analysis", "evaluation", "training"},
     "report": {"modeling", "analysis"},
     "evaluation": {"modeling", "analysis", "convert"},

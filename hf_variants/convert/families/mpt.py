@@ -20,7 +20,9 @@ def _read_attention(native):
 
 
 def _write_attention(config):
-    scale, clip, dropout = config.attention_multiplier, config.clip_qkv, config.attention_dropout
+    scale, clip = (None if value is None else float(value) for value in (config.attention_multiplier, config.clip_qkv))
+    # natively an int, which takes 0 but not 0.0
+    dropout = 0 if config.attention_dropout == 0 else config.attention_dropout
     return {"attn_config": {"softmax_scale": scale, "clip_qkv": clip, "attn_pdrop": dropout}}
 
 

@@ -1,0 +1,38 @@
+"""`hf-variants diff`: the toggles in which two configs differ, and what they change in parameters, FLOPs and cache."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from ..training.spec_parsing import parse_words
+from .console import console
+from .describe import SOURCE_HELP, Dtype, Json
+from .recipe_command import SETTINGS
+
+
+def add_to(app):
+    app.command("diff", context_settings=SETTINGS)(diff)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(help=SOURCE_HELP)],
+    b: Annotated[str, typer.Argument(help="As A.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of B to change first, also as --key value.")
+    ] = None,
+    length: Annotated[int, typer.Option(help="Tokens at which FLOPs and cache are counted; 0: the shorter context.")] = 0,
+    dtype: Dtype = "bfloat16",
+    as_json: Json = False,
+):
+    """Compare two configs: toggles, parameters, FLOPs, cache. `diff NAME NAME KEY=VALUE` shows what a toggle changes."""
+    from ..convert.config_source import read_config
+
+    first, second = read_config(a), read_config(b, **dict(parse_words(words or ())))
+    from ..analysis.config_diff import diff_configs, diff_table
+
+    facts = diff_configs(first, second, length or None, dtype)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        console.print(diff_table(facts, (a, f"{b}, changed" if words else b)))

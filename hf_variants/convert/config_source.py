@@ -1,0 +1,139 @@
+"""The config behind whatever names one: a preset, a .json, a folder, a Hub id, or a config object, ours or a native family's.
+
+Notable here: only `config.json` is read or fetched, never weights; a native config is converted, so that everything that
+counts from a config counts native models too.
+"""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+from hf_variants.convert.config_conversion import build_native_config, config_from_native
+from hf_variants.convert.registry import family_names, find_family
+from hf_variants.presets import list_presets, preset_keys
+
+
+def read_config(source, **overrides):
+    """The `VariantsConfig` that `source` names.
+
+    Args:
+        source: `VariantsConfig`, native config, name of a preset, path of a .json, folder with a config.json, or Hub id.
+        overrides: keys of VariantsConfig to replace.
+
+    Raises:
+        ValueError: where no config is found or it is malformed, for a native config that cannot be converted (naming the
+            nearest families), and for overrides that the config refuses.
+    """
+    if hasattr(source, "layer_plan"):
+        return _ours({**_own_keys(source), **overrides}) if overrides else source
+    if hasattr(source, "to_diff_dict"):
+        return _converted(source, overrides)
+    name = str(source)
+    keys = preset_keys(name) if name in list_presets() else _read_keys(name)
+    model_type = keys.get("model_type", "variants")
+    if model_type == "variants":
+        return _ours({**keys, **overrides})
+    _refuse_unknown_type(model_type, keys, name)
+    with quiet():
+        return _converted(build_native_config(model_type, keys), overrides)
+
+
+def expressible_families(config):
+    """Model types of the native families that mean exactly what a `VariantsConfig` means, best known first.
+
+    `convert.to_native` writes a model of that config as any of them.
+    """
+    from hf_variants.convert.config_conversion import config_to_native
+    from hf_variants.convert.registry import known_families
+
+    fitting = []
+    with quiet():
+        for found in known_families():
+            try:
+                config_to_native(config, found.model_type)
+            except ValueError:
+                continue
+            fitting.append(found.model_type)
+    return fitting
+
+
+@contextmanager
+def quiet():
+    """Without the library's warnings about native configs that are only built to be compared."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _ours(keys):
+    # imported where it is needed: a misspelt name is answered without
+    from hf_variants.modeling.configuration_variants import VariantsConfig
+
+    return VariantsConfig(**keys)
+
+
+def _own_keys(config):
+    return {name: getattr(config, name) for name in config.own_fields()}
+
+
+def _converted(native, overrides):
+    if not overrides:
+        return config_from_native(native)
+    return _ours({**find_family(native.model_type).read(native), **overrides})
+
+
+def _read_keys(name):
+    """The dict in a config.json."""
+    path = Path(name)
+    file = path / "config.json" if path.is_dir() else path
+    if file.is_file():
+        return _parsed(file)
+    if path.is_dir():
+        raise ValueError(f"the folder {name!r} has no config.json")
+    if path.suffix == ".json":
+        raise ValueError(f"{name!r} is not a file")
+    if name.count("/") != 1 or name.startswith(("tiny/", ".", "/", "~")):
+        try:
+            preset_keys(name)
+        except ValueError as error:
+            raise ValueError(f"{error}; nor is it a .json, a folder, or an id of the Hub (owner/name)") from None
+    return _parsed(_fetched(name))
+
+
+def _fetched(repo):
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repo, "config.json"))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{repo!r} is no preset, file or folder here, and no config.json of that Hub id: {reason}") from None
+
+
+def _parsed(file):
+    try:
+        keys = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{str(file)!r} is not valid JSON: {error}") from None
+    if not isinstance(keys, dict):
+        raise ValueError(f"{str(file)!r} holds a {type(keys).__name__}; it must hold config keys")
+    return keys
+
+
+def _refuse_unknown_type(model_type, keys, name):
+    """As `find_family`, with a word on the text part of a config that has several."""
+    try:
+        find_family(model_type)
+    except ValueError as error:
+        text = keys.get("text_config")
+        if isinstance(text, dict) and text.get("model_type") in family_names():
+            raise ValueError(
+                f"{name}: {error}; its text_config is of model_type={text['model_type']!r}, which converts: give it as a "
+                ".json of its own"
+            ) from None
+        raise ValueError(f"{name}: {error}") from None

@@ -1,0 +1,118 @@
+"""A config is read from whatever names one, and from its config.json alone."""
+
+import json
+
+import huggingface_hub
+import pytest
+from transformers import CONFIG_MAPPING, LlamaConfig
+
+from hf_variants import VariantsConfig
+from hf_variants.convert import config_from_native, config_to_native, family_names, find_family, read_config
+from hf_variants.convert.meaning import differences
+from hf_variants.presets import load_preset, preset_keys
+
+NATIVE = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+@pytest.fixture
+def native():
+    return LlamaConfig(**NATIVE, num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+
+
+@pytest.fixture
+def named(native, tmp_path, monkeypatch):
+    """{what names a config: (source, the config it should give)}."""
+    converted = config_from_native(native)
+    ours = load_preset("tiny/mla")
+    native.save_pretrained(tmp_path / "native")
+    ours.save_pretrained(tmp_path / "ours")
+    (tmp_path / "keys.json").write_text(json.dumps(preset_keys("tiny/mla")))
+    legacy = {**NATIVE, "model_type": "llama", "num_key_value_heads": 2, "rope_theta": 5e5, "rope_scaling": None}
+    (tmp_path / "legacy.json").write_text(json.dumps(legacy))
+    asked = []
+
+    def download(repo, filename, **_):
+        asked.append((repo, filename))
+        return str(tmp_path / "native" / filename)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    return {
+        "preset": ("tiny/mla", ours),
+        "config": (ours, ours),
+        "native config": (native, converted),
+        "our folder": (tmp_path / "ours", ours),
+        "native folder": (str(tmp_path / "native"), converted),
+        "native file": (tmp_path / "native" / "config.json", converted),
+        "file of keys": (tmp_path / "keys.json", ours),
+        "file of old keys": (tmp_path / "legacy.json", converted),
+        "hub id": ("someone/a-llama", converted),
+    }
+
+
+FORMS = [
+    *("preset", "config", "native config", "our folder", "native folder", "native file"),
+    *("file of keys", "file of old keys", "hub id"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form(named, form):
+    source, expected = named[form]
+    assert differences(read_config(source), expected) == {}
+    changed = read_config(source, attention_sinks=True)
+    assert changed.attention_sinks and set(differences(changed, expected)) == {"attention_sinks"}
+    with pytest.raises(ValueError, match="did you mean 'attention_sinks'"):
+        read_config(source, attention_sink=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ("[1]", "holds a list"),
+        ('{"model_type": "llamas"}', "nearest known: llama"),
+        ('{"model_type": "mamba"}', "state-space layers"),
+        (
+            '{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}',
+            "text_config is of model_type='gemma3_text'",
+        ),
+        ('{"model_type": "llama", "hidden_size": "wide"}', "hidden_size"),
+        ('{"hidden_sise": 3}', "did you mean 'hidden_size'"),
+    ],
+)
+def test_bad_configs_are_named(tmp_path, content, message):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("llama-3-9b", r"did you mean 'llama-3-8b'.*nor is it a .json, a folder, or an id of the Hub"),
+        ("absent.json", "is not a file"),
+        ("tiny/mlaa", "did you mean 'tiny/mla'"),
+        ("nobody/nothing", "no config.json of that Hub id"),
+    ],
+)
+def test_what_names_nothing(source, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(source)
+
+
+def test_a_folder_without_a_config(tmp_path):
+    with pytest.raises(ValueError, match=r"has no config.json"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("number", [int, float])
+@pytest.mark.parametrize("name", family_names())
+def test_a_whole_number_is_written_whether_it_is_1_or_1_0(name, number):
+    """Native fields are strict about int and float, those of nested configs too; ours take either."""
+    config = config_from_native(CONFIG_MAPPING[name](**find_family(name).needs))
+    config.native = None
+    for field, annotation in VariantsConfig.__annotations__.items():
+        value = getattr(config, field, None)
+        if annotation in (float, float | None) and value is not None and float(value).is_integer():
+            setattr(config, field, number(value))
+    assert config_to_native(config, name).model_type == name
