@@ -6,9 +6,7 @@ from pathlib import Path
 
 from hf_variants import VariantsConfig
 from hf_variants.analysis import count_parameters, kv_cache_size
-from hf_variants.convert import family_names
-from hf_variants.convert.family_table import family_row
-from hf_variants.convert.left_out import LEFT_OUT
+from hf_variants.convert.family_table import all_families
 from hf_variants.modeling.config_rules import RULES
 from hf_variants.modeling.vocabulary import CHOICES, ROPE_KEYS
 from hf_variants.presets import list_presets, preset_keys
@@ -69,16 +67,10 @@ def pairs_page():
     return HEADER + "\n".join(lines) + "\n"
 
 
-def _toggle(name, value):
-    """A toggle in a cell: words and switches with their value, numbers and lists by name."""
-    if name == "rope_parameters":
-        return "`rope_parameters` per layer type" if "rope_type" not in value else f"`rope_type={value['rope_type']}`"
-    return f"`{name}={value}`" if isinstance(value, str) or value is False else f"`{name}`"
-
-
 def families_page():
-    """The native families with their toggles and what they refuse, and the types that are left out with the reason."""
-    rows = [family_row(name) for name in family_names()]
+    """The native families with their toggles and what they refuse, the same by toggle, and the types that are left out."""
+    facts = all_families()
+    rows = facts["families"]
     lines = ["# Native families", ""]
     lines += [
         f"{len(rows)} decoder types of transformers convert in both directions. For each, tests with random weights assert "
@@ -95,11 +87,21 @@ def families_page():
         "|---|---|---|---|",
     ]
     for row in rows:
-        toggles = ", ".join(_toggle(*item) for item in row.toggles.items()) or "none"
-        refused = "; ".join(f"`{key}`: {reason}" for key, reason in row.refused.items()) or "nothing"
-        lines.append(f"| `{row.model_type}` | {row.meaning} | {toggles} | {refused} |")
+        toggles = ", ".join(f"`{word}`" for word in row["toggle_words"]) or "none"
+        refused = "; ".join(f"`{key}`: {reason}" for key, reason in row["refused"].items()) or "nothing"
+        lines.append(f"| `{row['model_type']}` | {row['meaning']} | {toggles} | {refused} |")
+    lines += ["", "## By toggle", ""]
+    lines += [
+        "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a "
+    ]
+    lines[-1] += "whole config."
+    lines += ["", "| toggle | families |", "|---|---|"]
+    for word in sorted({word for row in rows for word in row["toggle_words"]}):
+        having = ", ".join(f"`{row['model_type']}`" for row in rows if word in row["toggle_words"])
+        lines.append(f"| `{word}` | {having} |")
     lines += ["", "## Left out", "", "What no toggle means in them; `from_native` says the same.", ""]
-    lines += ["| type | what it has |", "|---|---|"] + [f"| `{name}` | {reason} |" for name, reason in LEFT_OUT.items()]
+    lines += ["| type | what it has |", "|---|---|"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in facts["left_out"].items()]
     return HEADER + "\n".join(lines) + "\n"
 
 

@@ -50,6 +50,8 @@ def show_one(facts):
     """What one family is, uses and refuses."""
     from rich.table import Table
 
+    from ..analysis.config_diff import short_value
+
     table = Table(show_header=False, title=facts["model_type"], title_justify="left")
     table.add_column(style="bold")
     table.add_column()
@@ -59,11 +61,13 @@ def show_one(facts):
         return
     table.add_row("what it is", facts["meaning"])
     table.add_section()
-    for word in facts["toggle_words"] or ["none"]:
-        table.add_row("toggle", word)
+    for key, value in facts["toggles"].items():
+        table.add_row(key, short_value(value))
+    if not facts["toggles"]:
+        table.add_row("toggles", "none in its default config")
     table.add_section()
     for key, reason in facts["refused"].items():
-        table.add_row(f"refused {key}", reason)
+        table.add_row(f"refused: {key}", reason)
     if not facts["refused"]:
         table.add_row("refused", "nothing")
     console.print(table)

@@ -34,7 +34,7 @@ def run(capsys, *arguments):
 def test_help_lists_every_command(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert all(name in out for name in (*RECIPES, "describe"))
+    assert all(name in out for name in (*RECIPES, "describe", "diff", "families"))
 
 
 @pytest.mark.parametrize("command", [name for name in RECIPES if name != "quickstart"])
@@ -89,6 +89,10 @@ def test_shipped_recipes_chain():
         (["quickstart", "pretrain.trainer.max_steps=1", "pretrain.dat.source=x"], "pretrain: unknown key 'dat'"),
         (["describe", "llama-3-9b"], "(did you mean 'llama-3-8b'?)"),
         (["describe", "llama-3-8b", "hidden_sise=3"], "(did you mean 'hidden_size'?)"),
+        (["describe", "nobody/nothing"], "no config.json of that Hub id"),
+        (["diff", "gpt2", "gpt3"], "(did you mean 'gpt2'?)"),
+        (["diff", "gpt2", "gpt2", "hidden_sise=3"], "(did you mean 'hidden_size'?)"),
+        (["families", "gemma_2"], "nearest known: gemma2"),
         (["pretrian"], "No such command 'pretrian'"),
     ],
 )
@@ -112,6 +116,40 @@ def test_describe(capsys):
     code, out, _ = run(capsys, "describe", "quickstart", "vocab_size=4096")
     assert code == 0 and "2 of 8 + 1 shared" in out
     assert facts["parameters"]["total"] > 2_600_000
+
+
+def test_describe_reads_native_configs(capsys, tmp_path):
+    from transformers import MistralConfig
+
+    MistralConfig(vocab_size=64, hidden_size=32, num_hidden_layers=3, sliding_window=8).save_pretrained(tmp_path)
+    code, out, _ = run(capsys, "describe", str(tmp_path), "--length", "64")
+    assert code == 0 and "3 layers" in out and "sliding 8 attention" in out and "mistral" in out
+    code, out, _ = run(capsys, "describe", str(tmp_path), "--json")
+    assert code == 0 and json.loads(out)["native_families"][0] == "mistral"
+
+
+def test_diff(capsys):
+    code, out, _ = run(capsys, "diff", "gpt2", "gpt2", "num_key_value_heads=1", "--length", "100", "--json")
+    facts = json.loads(out)
+    assert code == 0 and facts["toggles"] == {"num_key_value_heads": [12, 1]} and facts["length"] == 100
+    code, out, _ = run(capsys, "diff", "gpt2", "bloom-560m")
+    assert code == 0 and "position_embedding_type" in out and "559,214,592" in out
+
+
+def test_families(capsys):
+    from hf_variants.convert import family_names
+    from hf_variants.convert.left_out import LEFT_OUT
+
+    code, out, _ = run(capsys, "families", "--json")
+    facts = json.loads(out)
+    assert code == 0 and [row["model_type"] for row in facts["families"]] == family_names()
+    assert facts["left_out"] == LEFT_OUT and all(row["meaning"] for row in facts["families"])
+    code, out, _ = run(capsys, "families")
+    assert code == 0 and all(name in out for name in (*family_names(), *LEFT_OUT))
+    code, out, _ = run(capsys, "families", "gemma2")
+    assert code == 0 and "sandwich" in out and "use_bidirectional_attention" in out
+    code, out, _ = run(capsys, "families", "mamba", "--json")
+    assert code == 0 and json.loads(out) == {"model_type": "mamba", "converts": False, "reason": LEFT_OUT["mamba"]}
 
 
 def test_a_folder_without_a_model_is_named(capsys, tmp_path):
