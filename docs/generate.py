@@ -92,9 +92,9 @@ def families_page():
         lines.append(f"| `{row['model_type']}` | {row['meaning']} | {toggles} | {refused} |")
     lines += ["", "## By toggle", ""]
     lines += [
-        "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a "
+        "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a whole "
+        "config.",
     ]
-    lines[-1] += "whole config."
     lines += ["", "| toggle | families |", "|---|---|"]
     for word in sorted({word for row in rows for word in row["toggle_words"]}):
         having = ", ".join(f"`{row['model_type']}`" for row in rows if word in row["toggle_words"])

@@ -1,4 +1,4 @@
-"""`hf-variants families`: the native families that convert, what each uses of the toggles, and those left out, with the reason."""
+"""`hf-variants families`: the native families that convert, what each uses of the toggles, and why others are left out."""
 
 import json
 from typing import Annotated

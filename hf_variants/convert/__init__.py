@@ -1,7 +1,7 @@
 """Native checkpoints <-> variants: `from_native` and `to_native` for models, `convert_checkpoint` for folders of any size.
 
-Notable here: a family is one short file of reversible rules (`families/`); `known_families()` lists them. Names are resolved on
-first use: what reads configs alone imports no torch.
+Notable here: a family is one short file of reversible rules (`families/`); `known_families()` lists them. Names are
+resolved on first use: what reads configs alone imports no torch.
 """
 
 _WHERE = {

@@ -63,7 +63,7 @@ def toggle_word(name, value):
 
 
 def family_facts(model_type):
-    """A family as a dict of JSON types: `converts`, and `meaning`, `toggles` and `refused`, or the `reason` why it is left out.
+    """A family as a dict of JSON types: `converts`, and `meaning`, `toggles` and `refused`, or the `reason` why it does not.
 
     Raises:
         ValueError: for a type that is neither, naming the nearest.

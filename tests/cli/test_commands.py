@@ -121,7 +121,8 @@ def test_describe(capsys):
 def test_describe_reads_native_configs(capsys, tmp_path):
     from transformers import MistralConfig
 
-    MistralConfig(vocab_size=64, hidden_size=32, num_hidden_layers=3, sliding_window=8).save_pretrained(tmp_path)
+    keys = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8}
+    MistralConfig(vocab_size=64, hidden_size=32, **keys).save_pretrained(tmp_path)
     code, out, _ = run(capsys, "describe", str(tmp_path), "--length", "64")
     assert code == 0 and "3 layers" in out and "sliding 8 attention" in out and "mistral" in out
     code, out, _ = run(capsys, "describe", str(tmp_path), "--json")
