@@ -92,8 +92,8 @@ def families_page():
         lines.append(f"| `{row['model_type']}` | {row['meaning']} | {toggles} | {refused} |")
     lines += ["", "## By toggle", ""]
     lines += [
-        "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a whole "
-        "config.",
+        "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a "
+        "whole config.",
     ]
     lines += ["", "| toggle | families |", "|---|---|"]
     for word in sorted({word for row in rows for word in row["toggle_words"]}):
