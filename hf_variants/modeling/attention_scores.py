@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers.utils.import_utils import is_torchdynamo_exporting, is_tracing
 
-from .memory_lean import in_autocast_dtype
+from .plain_linear import in_autocast_dtype
 
 BLOCK_ELEMENTS = 1 << 22
 

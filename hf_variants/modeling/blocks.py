@@ -12,6 +12,7 @@ from .feed_forward import FEED_FORWARDS
 from .grouped_attention import VariantsAttention
 from .latent_attention import VariantsLatentAttention
 from .norms import build_norm
+from .null_modules import Identity, build_dropout
 
 ATTENTIONS = {"gqa": VariantsAttention, "mla": VariantsLatentAttention}
 
@@ -51,9 +52,9 @@ class VariantsDecoderLayer(GradientCheckpointingLayer):
         for name in self.norms:
             setattr(self, name, build_norm(config, config.hidden_size))
         if plan.index == 0 and not config.first_attention_norm:
-            self.input_layernorm = nn.Identity()
-        self.dropout = nn.Dropout(config.hidden_dropout)
-        self.scale = nn.Identity() if config.residual_multiplier == 1 else Scale(config.residual_multiplier)
+            self.input_layernorm = Identity()
+        self.dropout = build_dropout(config.hidden_dropout)
+        self.scale = Identity() if config.residual_multiplier == 1 else Scale(config.residual_multiplier)
 
     def attend(self, hidden_states, **kwargs):
         return self.dropout(self.self_attn(hidden_states, **kwargs)[0])

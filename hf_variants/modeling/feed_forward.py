@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from .memory_lean import GatedMLPFunction, in_autocast_dtype, is_plain_linear, records_gradients
+from .memory_lean import GatedMLPFunction
+from .plain_linear import in_autocast_dtype, is_plain_linear, records_gradients
+from .products import project, training_linear
 
 
 class ClampedSwiGLU(nn.Module):
@@ -67,8 +69,10 @@ class VariantsGatedMLP(nn.Module):
         layers = (self.gate_proj, self.up_proj, self.down_proj)
         if self.recomputes and records_gradients(hidden_states, self.down_proj.weight) and all(map(is_plain_linear, layers)):
             weights = (part for layer in layers for part in (layer.weight, layer.bias))
-            return GatedMLPFunction.apply(self.combine, *in_autocast_dtype(hidden_states, *weights))
-        return self.down_proj(self.combine(self.gate_proj(hidden_states), self.up_proj(hidden_states)))
+            product = training_linear if self.training else nn.functional.linear
+            return GatedMLPFunction.apply(self.combine, product, *in_autocast_dtype(hidden_states, *weights))
+        gate, up = project(self.gate_proj, hidden_states), project(self.up_proj, hidden_states)
+        return project(self.down_proj, self.combine(gate, up))
 
 
 class VariantsPlainMLP(nn.Module):
@@ -82,7 +86,7 @@ class VariantsPlainMLP(nn.Module):
         self.act_fn = activation(config.hidden_act)
 
     def forward(self, hidden_states, token_mask=None):
-        return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
+        return project(self.down_proj, self.act_fn(project(self.up_proj, hidden_states)))
 
 
 FEED_FORWARDS = {"gated": VariantsGatedMLP, "plain": VariantsPlainMLP}

@@ -13,8 +13,10 @@ from transformers import initialization as init
 
 from .attention_scores import ScoreTerms, attention_function
 from .norms import PerHeadNorm, VariantsRMSNorm, build_norm
+from .null_modules import Identity
 from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
+from .products import project
 
 
 def split_heads(states, head_dim):
@@ -57,7 +59,7 @@ class VariantsAttention(nn.Module):
         kept = torch.float32 if config.sinks_in_fp32 else None
         self.sinks = nn.Parameter(torch.empty(config.num_attention_heads, dtype=kept)) if config.attention_sinks else None
         self.turn = NoTurn() if plan.rope_key is None else RotaryTurn(config.rope_interleaved)
-        self.clip = nn.Identity() if config.clip_qkv is None else Clip(config.clip_qkv)
+        self.clip = Identity() if config.clip_qkv is None else Clip(config.clip_qkv)
         self._order = _ORDERS[(plan.qk_norm, config.qk_norm_after_rope)]
         self._temper = TEMPERATURES[plan.tempered]
 
@@ -76,10 +78,10 @@ class VariantsAttention(nn.Module):
         **kwargs,
     ):
         """hidden_states [B, T, hidden]; returns the output of the same shape and the weights (eager backend) or None."""
-        query = self._order(self, self.q_proj(hidden_states), self.q_norm, position_embeddings)
+        query = self._order(self, project(self.q_proj, hidden_states), self.q_norm, position_embeddings)
         query = self._temper(query, query_scale)
-        key = self._order(self, self.k_proj(hidden_states), self.k_norm, position_embeddings)
-        value = split_heads(self.clip(self.v_proj(hidden_states)), self.head_dim)
+        key = self._order(self, project(self.k_proj, hidden_states), self.k_norm, position_embeddings)
+        value = split_heads(self.clip(project(self.v_proj, hidden_states)), self.head_dim)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         out, weights = attention_function(self.config._attn_implementation)(
@@ -92,7 +94,7 @@ class VariantsAttention(nn.Module):
             dropout=self.attention_dropout if self.training else 0.0,
             terms=ScoreTerms(self.softcap, None if alibi is None else alibi.scaled(self.scaling), self.sinks),
         )
-        return self.o_proj(self._gate(self, out, hidden_states)), weights
+        return project(self.o_proj, self._gate(self, out, hidden_states)), weights
 
 
 def as_they_are(query, scale):
@@ -140,7 +142,7 @@ _ORDERS = {
 
 
 def no_qk_norm(config, width, kv_width):
-    return nn.Identity(), nn.Identity()
+    return Identity(), Identity()
 
 
 def head_qk_norm(config, width, kv_width):

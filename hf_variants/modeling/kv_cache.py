@@ -9,7 +9,8 @@ prompts, and the RoPE rules that follow the length of the row.
 from typing import NamedTuple
 
 import torch
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.utils.import_utils import is_tracing
 
 
 class TokenRecord(NamedTuple):
@@ -82,6 +83,60 @@ def _new_record_layer(cache):
     return StaticLayer(max_cache_len=max(full)) if full else DynamicLayer()
 
 
+class GrowingLayer(DynamicLayer):
+    """A `DynamicLayer` with room to grow: a step of a long row writes its own tokens, where the parent copies all it holds.
+
+    Keys and values are views of buffers whose length grows by an eighth. What else changes them (beams, crops, copies,
+    offloading) puts other tensors in their place, or leaves tokens behind their end; then the next step takes a new buffer.
+    """
+
+    _room = None
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized or self.keys.numel() < COPIED_BELOW or not _is_plain_step(key_states):
+            return super().update(key_states, value_states, *args, **kwargs)
+        held, new = self.keys.shape[2], key_states.shape[2]
+        if self._room is None or not self._room.continues(self.keys, self.values, held + new):
+            self._room = _Room(self.keys, self.values, held + new + max(64, held // 8))
+        self.keys, self.values = self._room.write(key_states, value_states)
+        return self.keys, self.values
+
+    def reset(self):
+        super().reset()
+        self._room = None
+
+
+# numbers of keys in a layer, below which copying them costs less than keeping account of a buffer
+COPIED_BELOW = 1 << 15
+
+
+def _is_plain_step(key_states):
+    return not (torch.is_grad_enabled() and key_states.requires_grad) and not is_tracing(key_states)
+
+
+class _Room:
+    """Buffers of keys and values [B, heads, capacity, D], how far they are written, and the views that end there."""
+
+    def __init__(self, keys, values, capacity):
+        self.buffers = tuple(part.new_empty(*part.shape[:2], capacity, part.shape[3]) for part in (keys, values))
+        self.written, self.views = 0, None
+        self.write(keys, values)
+
+    def continues(self, keys, values, length):
+        """Whether `keys` and `values` are all that was written, and there is room for `length` tokens."""
+        same = self.views[0] is keys and self.views[1] is values and length <= self.buffers[0].shape[2]
+        return same and self.buffers[0].is_inference() == torch.is_inference_mode_enabled()
+
+    def write(self, keys, values):
+        """Put tokens behind those that are written; returns views of all that is written then."""
+        new = keys.shape[2]
+        for buffer, part in zip(self.buffers, (keys, values), strict=True):
+            buffer.narrow(2, self.written, new).copy_(part)
+        self.written += new
+        self.views = tuple(buffer.narrow(2, 0, self.written) for buffer in self.buffers)
+        return self.views
+
+
 class WindowOfOneLayer(DynamicSlidingWindowLayer):
     """A sliding layer of window 1 keeps no past at all; transformers' slice `[-window + 1:]` would keep all of it."""
 
@@ -107,9 +162,23 @@ class WindowOfOneLayer(DynamicSlidingWindowLayer):
             self.values = self.values.index_select(0, beam_idx.to(self.values.device))
 
 
+def _with_room(layer):
+    return GrowingLayer() if type(layer) is DynamicLayer and not layer.is_initialized else layer
+
+
 def fit_cache(cache, *windows):
-    """Replace the empty layers of a window (or a chunk) of one by layers that hold nothing. Returns `cache`."""
-    if cache is not None and 1 in windows:
+    """Replace empty layers: growing ones by those with room, those of a window (or chunk) of one by ones that hold nothing.
+
+    Returns `cache`.
+    """
+    if cache is None:
+        return None
+    if type(cache) is DynamicCache and not cache.offloading:
+        if cache.layer_class_to_replicate is DynamicLayer:
+            cache.layer_class_to_replicate = GrowingLayer
+        if cache.layers and not cache.layers[-1].is_initialized:
+            cache.layers = [_with_room(layer) for layer in cache.layers]
+    if 1 in windows:
         for index, layer in enumerate(cache.layers):
             if type(layer) is DynamicSlidingWindowLayer and layer.sliding_window == 1 and not layer.is_initialized:
                 cache.layers[index] = WindowOfOneLayer()

@@ -16,8 +16,10 @@ from transformers import initialization as init
 from .attention_scores import ScoreTerms, attention_function, attention_weights, causal_mask
 from .grouped_attention import TEMPERATURES, split_heads
 from .norms import VariantsRMSNorm, build_norm
+from .null_modules import Identity
 from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
+from .products import project
 
 
 class VariantsLatentAttention(nn.Module):
@@ -76,7 +78,7 @@ class VariantsLatentAttention(nn.Module):
         query = self.q_norm(split_heads(self.query(self, hidden_states), self.qk_head_dim))
         q_nope, q_rope = self._temper(query, query_scale).split([self.nope, self.rope], dim=-1)
         q_rope = self.turn(q_rope, position_embeddings)
-        latent, k_rope = self.kv_a_proj_with_mqa(hidden_states).split([self.rank, self.rope], dim=-1)
+        latent, k_rope = project(self.kv_a_proj_with_mqa, hidden_states).split([self.rank, self.rope], dim=-1)
         latent, k_rope = self.kv_a_layernorm(latent).unsqueeze(1), k_rope.unsqueeze(1)
         latent, k_rope = self.k_norm(self, latent, k_rope)
         k_rope = self.turn(k_rope, position_embeddings)
@@ -87,7 +89,7 @@ class VariantsLatentAttention(nn.Module):
         terms = ScoreTerms(self.softcap, alibi, self.sinks, key_scale)
         attend = self._absorbed if self._absorbs(past_key_values, hidden_states.shape[1]) else self._expanded
         out, weights = attend(q_nope, q_rope, latent, k_rope, attention_mask, terms)
-        return self.o_proj(self._gate(self, out, hidden_states)), weights
+        return project(self.o_proj, self._gate(self, out, hidden_states)), weights
 
     def _absorbs(self, past_key_values, q_len):
         # in training the backend's memory-lean kernel is worth more than the smaller product
@@ -137,11 +139,11 @@ def _is_matrix(module):
 
 
 def _plain_query(self, hidden_states):
-    return self.q_proj(hidden_states)
+    return project(self.q_proj, hidden_states)
 
 
 def _compressed_query(self, hidden_states):
-    return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
+    return project(self.q_b_proj, self.q_a_layernorm(project(self.q_a_proj, hidden_states)))
 
 
 # whether queries are compressed -> how they are projected
@@ -189,7 +191,7 @@ class LatentKeyNorm(VariantsRMSNorm):
 
 
 def _no_latent_norm(config):
-    return nn.Identity(), NoKeyNorm()
+    return Identity(), NoKeyNorm()
 
 
 def _head_latent_norm(config, affine=True):

@@ -11,7 +11,8 @@ import torch
 from transformers.utils.import_utils import is_tracing
 
 from .losses import IGNORE
-from .memory_lean import in_autocast_dtype
+from .plain_linear import in_autocast_dtype
+from .products import input_gradient
 
 # bytes of one chunk of logits, and how many of its numbers a CPU turns into gradients at a time
 CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
@@ -64,7 +65,7 @@ def _loss_and_gradients(states, weight, bias, targets, scaling, softcap, wants):
             logits += offset
         total += _turn_into_gradient(logits, kept[start : start + step], scaling, softcap)
         if wants[0]:
-            grad_rows[start : start + step] = logits @ head
+            grad_rows[start : start + step] = input_gradient(logits, head)
         if wants[1]:
             grad_head.add(logits, part)
         if wants[2]:

@@ -65,6 +65,15 @@ def document_lengths(position_ids, documents, visible):
     return longest.gather(1, documents)
 
 
+def sees_everything(sequence, cache, layer_index, windows, is_causal):
+    """Whether the one new token of each row may see all that is cached, so that no layer kind needs a mask.
+
+    windows: window and chunk length of the model, or None; with one it is left to `build_mask`.
+    """
+    one = is_causal and sequence.inputs_embeds.shape[1] == 1 and sequence.padding is None and sequence.documents is None
+    return one and not any(windows) and not getattr(cache, "is_compileable", False)
+
+
 def build_mask(geometry, *, window, chunk, is_causal, padding, documents, positions):
     """Boolean mask [B or 1, 1, Q, K], true where the key is visible, or None where nothing needs hiding by a mask.
 

@@ -10,34 +10,9 @@ are taken through the plain form itself. Who may use these is decided where they
 """
 
 import torch
-from torch import nn
 from torch.nn.functional import linear
-from transformers.utils.import_utils import is_tracing
 
-
-def is_plain_linear(layer):
-    """Whether `layer` is an `nn.Linear` whose whole weight is at hand: no adapter, quantizer, shard or hook between."""
-    if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter:
-        return False
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    changed = hooked or "forward" in layer.__dict__ or hasattr(layer, "_hf_hook")
-    if changed or torch.nn.modules.module._has_any_global_hook():
-        return False
-    return tuple(layer.weight.shape) == (layer.out_features, layer.in_features)
-
-
-def records_gradients(*tensors):
-    """Whether autograd would keep something for these, in a pass that is run and not traced."""
-    wanted = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    return wanted and not is_tracing(tensors[0])
-
-
-def in_autocast_dtype(*tensors):
-    """The tensors as autocast hands them to torch's own products; None stays None."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    return tuple(None if part is None else part.to(torch.get_autocast_dtype(device)) for part in tensors)
+from .products import input_gradient
 
 
 def through(plain, inputs, grad):
@@ -83,34 +58,41 @@ class RMSNormFunction(torch.autograd.Function):
 
 
 class GatedMLPFunction(torch.autograd.Function):
-    """down(combine(gate(x), up(x))) of plain linear layers; x [..., hidden], weights and biases (or None) as theirs."""
+    """down(combine(gate(x), up(x))) of plain linear layers; x [..., hidden], weights and biases (or None) as theirs.
+
+    product: (x, weight, bias) -> x W^T + b, for the forward pass.
+    """
 
     @staticmethod
-    def forward(ctx, combine, x, gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias):
-        gate, up = linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias)
+    def forward(ctx, combine, product, x, gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias):
+        gate, up = product(x, gate_weight, gate_bias), product(x, up_weight, up_bias)
         ctx.save_for_backward(x, gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias, gate, up)
         ctx.combine = combine
-        return linear(combine(gate, up), down_weight, down_bias)
+        return product(combine(gate, up), down_weight, down_bias)
 
     @staticmethod
     def backward(ctx, grad):
         *inputs, gate, up = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return None, *through(lambda *given: gated_mlp(ctx.combine, *given), inputs, grad)
+            return None, None, *through(lambda *given: gated_mlp(ctx.combine, *given), inputs, grad)
         x, gate_weight, _, up_weight, _, down_weight, _ = inputs
-        wants = ctx.needs_input_grad[1:]
+        wants = ctx.needs_input_grad[2:]
         with torch.enable_grad():
             gate, up = gate.detach().requires_grad_(), up.detach().requires_grad_()
             inner = ctx.combine(gate, up)
         grad = grad.flatten(0, -2)
         grad_down = grad.t() @ inner.detach().flatten(0, -2) if wants[5] else None
-        grad_inner = (grad @ down_weight).view_as(inner)
+        grad_inner = input_gradient(grad, down_weight).view_as(inner)
         grad_gate, grad_up = (part.flatten(0, -2) for part in torch.autograd.grad(inner, (gate, up), grad_inner))
         del inner, grad_inner
         flat = x.flatten(0, -2)
+        grad_x = None
+        if wants[0]:
+            grad_x = input_gradient(grad_gate, gate_weight).add_(input_gradient(grad_up, up_weight)).view_as(x)
         return (
             None,
-            torch.addmm(grad_gate @ gate_weight, grad_up, up_weight).view_as(x) if wants[0] else None,
+            None,
+            grad_x,
             grad_gate.t() @ flat if wants[1] else None,
             grad_gate.sum(0) if wants[2] else None,
             grad_up.t() @ flat if wants[3] else None,

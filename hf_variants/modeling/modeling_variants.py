@@ -24,7 +24,8 @@ from .losses import (
     mean_over_step,
     next_token_labels,
 )
-from .memory_lean import is_plain_linear
+from .plain_linear import is_plain_linear
+from .products import project
 from .task_heads import (
     VariantsForQuestionAnswering,
     VariantsForSequenceClassification,
@@ -69,7 +70,7 @@ class VariantsLanguageModel(VariantsHeadModel):
 
     def head(self, hidden_states):
         """Logits of transformed states, scaled and soft-capped (Gemma 2, arXiv:2408.00118 §2) as the config says."""
-        logits = self.lm_head(hidden_states)
+        logits = project(self.lm_head, hidden_states)
         if self.config.logits_scaling != 1:
             logits = logits / self.config.logits_scaling
         cap = self.config.final_logit_softcapping

@@ -17,10 +17,11 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention_scores import AlibiBias
 from .blocks import TOPOLOGIES, Scale
 from .kv_cache import fit_cache
-from .masks import build_mask, geometry_of, places_of
+from .masks import build_mask, geometry_of, places_of, sees_everything
 from .norms import build_norm
+from .null_modules import Identity, build_dropout
 from .pooling import PooledModelOutput, VariantsPooler, mean_of_tokens, real_tokens
-from .positions import POSITIONS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
+from .positions import POSITIONS, SPREADS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
 from .sequence import SequenceReader
 from .token_types import build_token_types
 from .variants_base import VariantsPreTrainedModel
@@ -42,9 +43,9 @@ def build_embedding(config):
     """Token table, and the module that scales whatever enters the first layer."""
     size = (config.vocab_size, config.embedding_size, config.pad_token_id if config.freeze_pad_embedding else None)
     if config.embedding_multiplier == 1:
-        return nn.Embedding(*size), nn.Identity()
+        return nn.Embedding(*size), Identity()
     if config.embedding_multiplier_scope == "input_ids":
-        return ScaledEmbedding(*size, factor=config.embedding_multiplier), nn.Identity()
+        return ScaledEmbedding(*size, factor=config.embedding_multiplier), Identity()
     return nn.Embedding(*size), Scale(config.embedding_multiplier)
 
 
@@ -80,19 +81,19 @@ class VariantsModel(VariantsPreTrainedModel):
         self.embed_tokens, self.embed_scale = build_embedding(config)
         self.embed_positions = POSITIONS[config.position_embedding_type](config)
         self.embed_types = build_token_types(config)
-        self.embed_norm = build_norm(config, config.table_width) if config.embedding_norm else nn.Identity()
-        self.embed_dropout = nn.Dropout(config.embedding_dropout)
+        self.embed_norm = build_norm(config, config.table_width) if config.embedding_norm else Identity()
+        self.embed_dropout = build_dropout(config.embedding_dropout)
         widens = config.embedding_size != config.hidden_size
         bias = config.embedding_projection == "sum"
-        self.embed_proj = nn.Linear(config.embedding_size, config.hidden_size, bias=bias) if widens else nn.Identity()
+        self.embed_proj = nn.Linear(config.embedding_size, config.hidden_size, bias=bias) if widens else Identity()
         self._widen = EMBEDDING_PROJECTIONS[config.embedding_projection]
         rotary = {key: VariantsRotaryEmbedding(config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys}
-        self.rotary_emb = nn.ModuleDict(rotary)
+        self.rotary_emb, self.spread = nn.ModuleDict(rotary), SPREADS[config.rope_interleaved]
         self.temperature = None
         if config.attn_temperature_tuning:
             self.temperature = QueryTemperature(config.attn_scale, config.floor_scale, config.attn_temperature_offset)
         self.layers = nn.ModuleList(TOPOLOGIES[plan.topology](config, plan) for plan in self.plan)
-        self.norm = build_norm(config, config.hidden_size) if config.final_norm else nn.Identity()
+        self.norm = build_norm(config, config.hidden_size) if config.final_norm else Identity()
         self.pooler = VariantsPooler(config) if config.pooler and add_pooling_layer else None
         self.reader = SequenceReader(len(self.layers), *_length_rules(self.rotary_emb))
         # one layer of each attention kind stands for the cache sizes and the mask of its kind
@@ -200,6 +201,8 @@ class VariantsModel(VariantsPreTrainedModel):
             return ready_made
         if ready_made is not None:
             return dict.fromkeys(self.kinds, ready_made)
+        if sees_everything(sequence, cache, self.plan[0].index, self.windows, self.config.is_causal):
+            return dict.fromkeys(self.kinds)
         return {
             kind: build_mask(
                 self._geometry(plan, sequence, cache),
@@ -214,9 +217,10 @@ class VariantsModel(VariantsPreTrainedModel):
         }
 
     def angles_of(self, sequence):
-        """Cosines and sines per rotary embedding: {rope key: ([B, T, d / 2], [B, T, d / 2])}."""
+        """Cosines and sines per rotary embedding, as the layers use them: {rope key: ([B, 1, T, d], [B, 1, T, d])}."""
         dtype = sequence.inputs_embeds.dtype
-        return {key: rotary(sequence.position_ids, sequence.lengths, dtype) for key, rotary in self.rotary_emb.items()}
+        angles = {key: rotary(sequence.position_ids, sequence.lengths, dtype) for key, rotary in self.rotary_emb.items()}
+        return {key: self.spread(*pair) for key, pair in angles.items()}
 
     def biases_of(self, sequence, cache):
         """ALiBi per attention kind, or nothing under another position scheme."""

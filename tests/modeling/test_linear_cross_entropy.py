@@ -6,7 +6,7 @@ import torch
 from hf_variants import VariantsConfig, VariantsForCausalLM
 from hf_variants.modeling import linear_cross_entropy
 from hf_variants.modeling.linear_cross_entropy import LinearCrossEntropy
-from hf_variants.modeling.memory_lean import is_plain_linear
+from hf_variants.modeling.plain_linear import is_plain_linear
 
 VOCABULARY = 97
 HEADS = {

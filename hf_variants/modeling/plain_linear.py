@@ -1,0 +1,34 @@
+"""What decides whether a faster or leaner form of a linear layer may stand in for its call.
+
+Notable here: in doubt the layer is called. An adapter, a quantizer, a shard or a hook changes what a call does, and none of
+them announces itself in the same way.
+"""
+
+import torch
+from torch import nn
+from transformers.utils.import_utils import is_tracing
+
+
+def is_plain_linear(layer):
+    """Whether `layer` is an `nn.Linear` whose whole weight is at hand: no adapter, quantizer, shard or hook between."""
+    if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter:
+        return False
+    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    changed = hooked or "forward" in layer.__dict__ or hasattr(layer, "_hf_hook")
+    if changed or torch.nn.modules.module._has_any_global_hook():
+        return False
+    return tuple(layer.weight.shape) == (layer.out_features, layer.in_features)
+
+
+def records_gradients(*tensors):
+    """Whether autograd would keep something for these, in a pass that is run and not traced."""
+    wanted = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    return wanted and not is_tracing(tensors[0])
+
+
+def in_autocast_dtype(*tensors):
+    """The tensors as autocast hands them to torch's own products; None stays None."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(None if part is None else part.to(torch.get_autocast_dtype(device)) for part in tensors)
