@@ -19,7 +19,7 @@ _FIRST = (
 
 
 # Files whose name is not the model type, which no module could have.
-_FILES = {"openai_gpt": "openai-gpt"}
+_FILES = {"openai_gpt": "openai-gpt", "modernbert_decoder": "modernbert-decoder"}
 
 
 @dataclass(frozen=True)

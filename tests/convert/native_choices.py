@@ -354,12 +354,28 @@ BASES = {
     **{family: {**_PLAIN, "intermediate_size": 40} for family in ("gpt_neox", "persimmon")},
     "opt": {**_PLAIN, "ffn_dim": 40, "dropout": 0.0},
     "falcon": _PLAIN,
+    "modernbert-decoder": {**_PLAIN, "intermediate_size": 40},
     "xglm": {**_XGLM, **_TOKENS, "dropout": 0.0, "attention_dropout": 0.0},
     "biogpt": {**_PLAIN, **_BIOGPT, "intermediate_size": 40},
 }
 
 CLASSIC = {
     "openai-gpt": {"tied": {}, "untied_relu": {**_UNTIED, "afn": "relu"}, "silu": {"afn": "swish", "n_positions": 48}},
+    "modernbert-decoder": {
+        "pattern": {"layer_types": [_FULL, _SLIDE, _SLIDE], "local_attention": 10},
+        "untied_biased": {
+            **{
+                **_UNTIED,
+                "layer_types": [_SLIDE, _FULL, _SLIDE],
+                "local_attention": 9,
+                "attention_bias": True,
+                "mlp_bias": True,
+            },
+            **{"norm_bias": True, "classifier_bias": True, "decoder_bias": False, "classifier_activation": "relu"},
+            "rope_parameters": {_FULL: _YARN, _SLIDE: {"rope_type": "default", "rope_theta": 3e3}},
+        },
+        "full": {"layer_types": [_FULL] * 3, "hidden_activation": "silu"},
+    },
     "gpt_bigcode": {
         "mqa": {},
         "mha_untied": {**_UNTIED, "multi_query": False, "n_inner": 40, "scale_attn_weights": False},
