@@ -138,6 +138,7 @@ POSITIONS = {
     "learned_sliding": {"position_embedding_type": "learned", **ALTERNATING},
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
     "sinusoidal_halves": {"position_embedding_type": "sinusoidal_halves"},
+    "sinusoidal_concat": {"position_embedding_type": "sinusoidal_concat"},
     "sinusoidal_offset": {"position_embedding_type": "sinusoidal", "position_embedding_offset": 2},
     "no_positions": {"position_embedding_type": "none"},
     "nope_layers": {"no_rope_layers": [1, 0]},
@@ -232,6 +233,10 @@ MOE = {
     "moe_weighted_inputs": {
         **{**EXPERTS, "apply_router_weight_on_input": True, "router_scoring": "sigmoid", "norm_topk_prob": False},
         "num_shared_experts": 1,
+    },
+    "moe_by_logits": {
+        **{**EXPERTS, "router_scoring": "sigmoid", "router_balance": "bias", "router_selection": "logits"},
+        **{"num_shared_experts": 1, "expert_output_norm": True, "mlp_layer_types": ["dense", "sparse"]},
     },
     "moe_weighted_inputs_bias": {**EXPERTS, "apply_router_weight_on_input": True, "expert_bias": True},
     "moe_mla": {**EXPERTS, **MLA, "num_shared_experts": 1},

@@ -157,7 +157,9 @@ def layer_sizes(config, plan, experts=None):
         sizes["experts"] = mlp_size(config, plan.intermediate_size, config.expert_bias) * times
         sizes["shared_experts"] = shared_experts_size(config)
     without_first = plan.index == 0 and not config.first_attention_norm
-    sizes["norms"] = norm_size(config, config.hidden_size) * (NORMS_PER_LAYER[plan.topology] - without_first)
+    behind_experts = plan.mlp == "sparse" and config.expert_output_norm
+    norms = NORMS_PER_LAYER[plan.topology] - without_first + behind_experts
+    sizes["norms"] = norm_size(config, config.hidden_size) * norms
     return sizes
 
 

@@ -1,7 +1,6 @@
 """Decoder types of transformers that no family file can mean exactly, with the reason: what the error and the docs say."""
 
 LEFT_OUT = {
-    "axk1": "one more norm on the output of sparse layers only",
     "bamba": "state-space layers",
     "beam": "residuals and branches scaled by depth, and queries scaled by a smooth power of the position",
     "diffllama": "the difference of two attention maps",
@@ -13,7 +12,6 @@ LEFT_OUT = {
     "hy_v4": "attention to selected keys, and hyper-connections",
     "jamba": "state-space layers",
     "jetmoe": "experts for queries and attention outputs (mixture of attention heads), with a bias behind their sum",
-    "kolibri1": "a selection bias added to the logits before the sigmoid",
     "laguna": "a number of heads per layer and a gate on the attention output",
     "lfm2": "short-convolution layers",
     "longcat_flash": "two attentions per layer and experts that do nothing",

@@ -22,7 +22,7 @@ _EXPERT_FIELDS = {
         "router_bias",
     ),
     *("router_weight_in_fp32", "expert_bias", "router_balance", "router_aux_loss_coef", "router_z_loss_coef"),
-    *("apply_router_weight_on_input", "sparsemixer_jitter_eps"),
+    *("apply_router_weight_on_input", "sparsemixer_jitter_eps", "router_selection", "expert_output_norm"),
 }
 _MLA_FIELDS = {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"}
 _TEMPERATURE_FIELDS = {"attn_temperature_layers", "attn_temperature_offset", "attn_scale", "floor_scale"}

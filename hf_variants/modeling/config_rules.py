@@ -51,7 +51,7 @@ def _rope_dims(c):
     return [c.rotary_dim_of(key) for key in c.rope_keys]
 
 
-SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
+SINUSOIDAL = ("sinusoidal", "sinusoidal_halves", "sinusoidal_concat")
 DROPOUTS = (
     *("attention_dropout", "hidden_dropout", "embedding_dropout"),
     *("classifier_dropout", "token_classifier_dropout", "qa_dropout"),
@@ -244,7 +244,8 @@ POSITION_RULES = [
         "the offset belongs to tables",
         lambda c: c.position_embedding_offset != 0 and c.position_embedding_type not in ("learned", *SINUSOIDAL),
         "position_embedding_offset={c.position_embedding_offset} has no effect with "
-        "position_embedding_type={c.position_embedding_type!r}; it needs 'learned', 'sinusoidal' or 'sinusoidal_halves'",
+        "position_embedding_type={c.position_embedding_type!r}; it needs 'learned' or one of 'sinusoidal', "
+        "'sinusoidal_halves' and 'sinusoidal_concat'",
     ),
     Rule(
         "sinusoids are pairs",
@@ -292,6 +293,18 @@ EXPERT_RULES = [
     _only_with_experts("expert_bias", False),
     _only_with_experts("router_balance", "none"),
     _only_with_experts("apply_router_weight_on_input", False),
+    _only_with_experts("expert_output_norm", False),
+    _only_with_experts("router_selection", "scores"),
+    Rule(
+        "choosing by logits differs",
+        lambda c: (
+            c.router_selection == "logits"
+            and (c.router_scoring == "sparsemixer" or (c.n_group == 1 and c.router_balance != "bias"))
+        ),
+        "router_selection='logits' has no effect with router_scoring={c.router_scoring!r}, n_group={c.n_group} and "
+        "router_balance={c.router_balance!r}: scores grow with their logits; it needs router_balance='bias' or n_group > 1, "
+        "and router_scoring from ['softmax', 'sigmoid']",
+    ),
     _only_with("sparsemixer_jitter_eps", "router_scoring", "sparsemixer", 0.01),
     Rule(
         "sparsemixer chooses by its logits alone",

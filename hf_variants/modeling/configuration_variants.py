@@ -89,6 +89,7 @@ class VariantsConfig(PreTrainedConfig):
         router_weight_in_fp32, sinks_in_fp32: a model of half precision holds, loads and saves these in fp32 (ERNIE 4.5,
             Hunyuan, Flint); what is computed from them is fp32 in any case.
         apply_router_weight_on_input: router weights multiply what enters an expert, not what leaves it (Llama 4).
+        expert_output_norm: a norm on the sum of routed and shared experts (A.X-K1).
         sparsemixer_jitter_eps: rivals further than twice this from the best logit, relative to the larger of the two, are out
             of a round of `sparsemixer`.
         norm_topk_prob: whether the weights of the chosen experts are divided by their sum; None gives True, but False for
@@ -212,7 +213,9 @@ class VariantsConfig(PreTrainedConfig):
     mlp_layer_types: list | None = None
     router_scoring: str = "softmax"
     sparsemixer_jitter_eps: float = 0.01
+    router_selection: str = "scores"
     apply_router_weight_on_input: bool = False
+    expert_output_norm: bool = False
     norm_topk_prob: bool | None = None
     routed_scaling_factor: float = 1.0
     n_group: int = 1
@@ -309,7 +312,7 @@ class VariantsConfig(PreTrainedConfig):
             check_choice(name, getattr(self, name))
         for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope", "embedding_projection"):
             check_choice(name, getattr(self, name))
-        for name in ("qk_norm_layers", "attn_output_gate", "attn_temperature_layers"):
+        for name in ("qk_norm_layers", "attn_output_gate", "attn_temperature_layers", "router_selection"):
             check_choice(name, getattr(self, name))
         for name in ("position_source", "task_head", "classifier_pooling"):
             check_choice(name, getattr(self, name))

@@ -12,6 +12,7 @@ from transformers.integrations import use_experts_implementation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
 from .feed_forward import FEED_FORWARDS, activation, gate_function
+from .norms import build_norm
 from .router_balance import record_load, watch_router
 from .sparsemixer import mix_sparsely
 
@@ -40,7 +41,7 @@ class VariantsTopKRouter(nn.Module):
         balanced = config.router_balance == "bias"
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts) if balanced else None)
         self.choose, self.score, self.score_group = ROUTERS[config.router_scoring]
-        self.jitter_eps = config.sparsemixer_jitter_eps
+        self.jitter_eps, self.by_logits = config.sparsemixer_jitter_eps, config.router_selection == "logits"
         self.load = self.last_load = None
         watch_router(self)
 
@@ -83,7 +84,8 @@ class VariantsTopKRouter(nn.Module):
 
 def _choose_best_scores(router, logits):
     scores = router.score(logits)
-    choice = scores if router.e_score_correction_bias is None else scores + router.e_score_correction_bias
+    compared = logits if router.by_logits else scores
+    choice = compared if router.e_score_correction_bias is None else compared + router.e_score_correction_bias
     if router.n_group > 1:
         choice = router.keep_best_groups(choice)
     indices = choice.topk(router.top_k, dim=-1, sorted=False).indices
@@ -262,6 +264,7 @@ class VariantsSparseMLP(nn.Module):
             self.shared_experts = FEED_FORWARDS[config.mlp_type](config, config.shared_expert_intermediate_size)
         if config.shared_expert_gate:
             self.shared_expert_gate = nn.Linear(config.hidden_size, 1, bias=False)
+        self.output_norm = build_norm(config, config.hidden_size) if config.expert_output_norm else nn.Identity()
         self.route = WEIGHINGS[config.apply_router_weight_on_input]
         self.add_shared = SHARED_EXPERTS[(bool(config.num_shared_experts), config.shared_expert_gate)]
 
@@ -270,7 +273,7 @@ class VariantsSparseMLP(nn.Module):
         flat = hidden_states.reshape(-1, hidden_states.shape[-1])
         _, weights, indices = self.gate(flat, None if token_mask is None else token_mask.reshape(-1))
         routed = self.route(self.experts, flat, indices, weights).view_as(hidden_states)
-        return self.add_shared(self, routed, hidden_states)
+        return self.output_norm(self.add_shared(self, routed, hidden_states))
 
 
 def weigh_outputs(experts, flat, indices, weights):

@@ -200,6 +200,13 @@ class SinusoidalPositions(ConstantBuffers):
         return torch.stack((sines, cosines), dim=-1).flatten(-2)
 
 
+class ConcatenatedSinusoidalPositions(SinusoidalPositions):
+    """All sines, then all cosines, at the paper's frequencies (CTRL 2019, arXiv:1909.05858 §3)."""
+
+    def arrange(self, sines, cosines):
+        return torch.cat((sines, cosines), dim=-1)
+
+
 class HalvedSinusoidalPositions(SinusoidalPositions):
     """All sines, then all cosines: PE(p, i) = sin(p / 10000^(i/(h-1))) and PE(p, h+i) = cos(same) with h = H/2.
 
@@ -231,5 +238,6 @@ POSITIONS = {
     "learned": LearnedPositions,
     "sinusoidal": SinusoidalPositions,
     "sinusoidal_halves": HalvedSinusoidalPositions,
+    "sinusoidal_concat": ConcatenatedSinusoidalPositions,
     "none": NoPositions,
 }

@@ -47,6 +47,7 @@ CHOICES = {
         "learned": "A trained table added to the embeddings (GPT-2).",
         "sinusoidal": "Sines and cosines added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762 §3.5).",
         "sinusoidal_halves": "All sines, then all cosines, frequencies over H/2 - 1 (tensor2tensor; XGLM, M2M-100).",
+        "sinusoidal_concat": "The frequencies of `sinusoidal`, all sines, then all cosines (CTRL, arXiv:1909.05858).",
         "none": "No position signal; the causal mask alone orders the tokens (Kazemnejad et al. 2023, arXiv:2305.19466).",
     },
     "position_source": {
@@ -83,6 +84,10 @@ CHOICES = {
         "softmax": "Probabilities over all experts (Shazeer et al. 2017, arXiv:1701.06538).",
         "sigmoid": "An independent affinity per expert (DeepSeek-V3 2024, arXiv:2412.19437 §2.1.2).",
         "sparsemixer": "One expert after the other, each a softmax over near rivals; sampled in training (arXiv:2409.12136).",
+    },
+    "router_selection": {
+        "scores": "Experts are chosen by their scores, plus the selection bias (DeepSeek-V3).",
+        "logits": "Experts are chosen by their logits, plus the selection bias (Kolibri 1).",
     },
     "router_balance": {
         "none": "No balancing.",

@@ -51,6 +51,8 @@ COMPANIONS = {
 NEEDS_MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 NEEDS_EXPERTS = {
     "apply_router_weight_on_input": True,
+    "expert_output_norm": True,
+    "router_selection": "logits",
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
     "num_shared_experts": 1,
@@ -96,6 +98,7 @@ BROKEN = {
     "a norm of some layers needs both": {"qk_norm_layers": "rope"},
     "sparsemixer_jitter_eps needs router_scoring=sparsemixer": {**MOE, "sparsemixer_jitter_eps": 0.1},
     "sparsemixer chooses by its logits alone": {**MOE, "router_scoring": "sparsemixer", "router_balance": "bias"},
+    "choosing by logits differs": {**MOE, "router_selection": "logits"},
     "sparsemixer's rivals are near": {**MOE, "router_scoring": "sparsemixer", "sparsemixer_jitter_eps": -0.1},
     "one attention scale": {"attention_multiplier": 0.5, "query_pre_attn_scalar": 8},
     "interleaving needs rope": {"rope_interleaved": True, "position_embedding_type": "learned"},

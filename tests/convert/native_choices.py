@@ -244,6 +244,22 @@ EXPERTS = {
         },
         "tied_dense": {**_TIED, **_LATENT, **_ROUTED, "first_k_dense_replace": 3},
     },
+    "axk1": {
+        "groups": {**_LATENT, **_ROUTED, **_GROUPS, **_DENSE_FIRST, "norm_topk_prob": False},
+        "half_split_biased": {
+            **{**_TIED, **_LATENT, **_ROUTED, "n_group": 1, "topk_group": 1, "rope_interleave": False, "attention_bias": True},
+            **{"rope_parameters": _MSCALE, "mlp_layer_types": ["sparse", "dense", "sparse"], "head_dim": 8},
+        },
+    },
+    "kolibri1": {
+        "pattern": {**_FEW, **_PATTERN, "head_dim": 12, "norm_topk_prob": True, "shared_expert_intermediate_size": 20},
+        "tied_raw_weights": {
+            **{**_TIED, **_FEW, **_PATTERN, "head_dim": 8, "shared_expert_intermediate_size": 20, "norm_topk_prob": False},
+            "num_experts_per_tok": 3,
+            "rope_parameters": _YARN,
+        },
+        "no_rope": {**_FEW, "sliding_window": 5, "layer_types": [_FULL] * 3, "shared_expert_intermediate_size": 20},
+    },
     "glm4_moe_lite": {
         "plain": {**_LATENT, **_ROUTED},
         "half_split": {
@@ -354,6 +370,7 @@ BASES = {
     **{family: {**_PLAIN, "intermediate_size": 40} for family in ("gpt_neox", "persimmon")},
     "opt": {**_PLAIN, "ffn_dim": 40, "dropout": 0.0},
     "falcon": _PLAIN,
+    "ctrl": {**_NAMES, **_TOKENS, "dff": 60, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "modernbert-decoder": {**_PLAIN, "intermediate_size": 40},
     "xglm": {**_XGLM, **_TOKENS, "dropout": 0.0, "attention_dropout": 0.0},
     "biogpt": {**_PLAIN, **_BIOGPT, "intermediate_size": 40},
@@ -361,6 +378,7 @@ BASES = {
 
 CLASSIC = {
     "openai-gpt": {"tied": {}, "untied_relu": {**_UNTIED, "afn": "relu"}, "silu": {"afn": "swish", "n_positions": 48}},
+    "ctrl": {"tied": {}, "untied": {**_UNTIED, "dff": 40}},
     "modernbert-decoder": {
         "pattern": {"layer_types": [_FULL, _SLIDE, _SLIDE], "local_attention": 10},
         "untied_biased": {

@@ -22,7 +22,9 @@ def test_every_family_has_cases():
 
 
 # Natively one key-value head per query head, and heads that divide the width.
-_MANY_HEADS = "biogpt bloom codegen gpt2 gpt_neo gpt_neox gptj modernbert-decoder mpt openai-gpt opt persimmon xglm".split()
+_MANY_HEADS = (
+    "biogpt bloom codegen ctrl gpt2 gpt_neo gpt_neox gptj modernbert-decoder mpt openai-gpt opt persimmon xglm".split()
+)
 _FEW_WAYS = {
     **dict.fromkeys(_MANY_HEADS, {"grouped heads", "one key-value head", "head_dim of its own"}),
     **dict.fromkeys(("dbrx", "falcon", "helium", "olmoe", "stablelm"), {"head_dim of its own"}),
@@ -316,6 +318,8 @@ _LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscal
         ("granitemoehybrid", "experts", {"shared_intermediate_size": 0}, "shared_intermediate_size.*granitemoe"),
         ("modernbert-decoder", "pattern", {"local_attention": 1}, "local_attention.*at least 2"),
         ("modernbert-decoder", "pattern", {"attention_dropout": 0.1}, "attention_dropout.*output of attention"),
+        ("kolibri1", "no_rope", {"sliding_window": None}, "sliding_window.*masks fail"),
+        ("ctrl", "tied", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon.*last norm alone"),
         ("openai-gpt", "tied", {"afn": "tanh"}, "afn='tanh'.*gelu"),
         ("falcon", "40b_biased", {"parallel_attn": False}, "new_decoder_architecture.*fails"),
         ("falcon", "sequential", {"attention_dropout": 0.1}, "attention_dropout.*one value"),

@@ -86,7 +86,7 @@ def rope(draw, width):
 def positions(draw, keys):
     scheme = draw(words("position_embedding_type"))
     chosen = {"position_embedding_type": scheme}
-    if scheme in ("learned", "sinusoidal", "sinusoidal_halves"):
+    if scheme in ("learned", "sinusoidal", "sinusoidal_halves", "sinusoidal_concat"):
         chosen["position_embedding_offset"] = draw(st.sampled_from([0, 2]))
     if scheme == "alibi":
         chosen["alibi_scaled_bf16"] = draw(switch)
@@ -133,6 +133,8 @@ def feed_forward(draw):
         "routed_scaling_factor": draw(st.sampled_from([1.0, 2.5])),
         "n_group": groups,
         "topk_group": draw(st.integers(1, groups)),
+        "router_selection": draw(words("router_selection")),
+        "expert_output_norm": draw(switch),
         "router_bias": draw(switch),
         "apply_router_weight_on_input": draw(switch),
         "expert_bias": draw(switch),

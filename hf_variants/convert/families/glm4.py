@@ -8,15 +8,19 @@ from hf_variants.convert.weight_rules import keep, rename
 
 _LAYER = "model.layers.*."
 
+SANDWICH_NORMS = [
+    *keep(_LAYER + "input_layernorm.weight"),
+    rename(_LAYER + "post_self_attn_layernorm.weight", _LAYER + "post_attention_layernorm.weight"),
+    rename(_LAYER + "post_attention_layernorm.weight", _LAYER + "pre_feedforward_layernorm.weight"),
+    rename(_LAYER + "post_mlp_layernorm.weight", _LAYER + "post_feedforward_layernorm.weight"),
+]
+
 FAMILY = Family(
     model_type="glm4",
     config=[*KEYS, Always(norm_placement="sandwich")],
     weights=[
         *EMBEDDINGS,
         *BRANCHES,
-        *keep(_LAYER + "input_layernorm.weight"),
-        rename(_LAYER + "post_self_attn_layernorm.weight", _LAYER + "post_attention_layernorm.weight"),
-        rename(_LAYER + "post_attention_layernorm.weight", _LAYER + "pre_feedforward_layernorm.weight"),
-        rename(_LAYER + "post_mlp_layernorm.weight", _LAYER + "post_feedforward_layernorm.weight"),
+        *SANDWICH_NORMS,
     ],
 )
