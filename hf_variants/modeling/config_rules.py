@@ -299,6 +299,7 @@ EXPERT_RULES = [
         "choosing by logits differs",
         lambda c: (
             c.router_selection == "logits"
+            and c.has_experts
             and (c.router_scoring == "sparsemixer" or (c.n_group == 1 and c.router_balance != "bias"))
         ),
         "router_selection='logits' has no effect with router_scoring={c.router_scoring!r}, n_group={c.n_group} and "
