@@ -62,6 +62,15 @@ def config_to_native(config, family_name=None):
         raise ValueError(f"{error}. {who_could(config, error.lost, _written)}") from error
 
 
+def can_express(model_type, config):
+    """Whether a native family means exactly what a VariantsConfig means; quicker than the error that says why not."""
+    try:
+        _tried(find_family(model_type), config)
+    except Inexpressible:
+        return False
+    return True
+
+
 def _first_that_fits(config):
     from transformers.utils import logging
 

@@ -8,7 +8,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_variants.convert.config_conversion import build_native_config, config_from_native
+from hf_variants.convert.config_conversion import build_native_config, can_express, config_from_native
 from hf_variants.convert.registry import family_names, find_family
 from hf_variants.presets import list_presets, preset_keys
 
@@ -43,18 +43,10 @@ def expressible_families(config):
 
     `convert.to_native` writes a model of that config as any of them.
     """
-    from hf_variants.convert.config_conversion import config_to_native
     from hf_variants.convert.registry import known_families
 
-    fitting = []
     with quiet():
-        for found in known_families():
-            try:
-                config_to_native(config, found.model_type)
-            except ValueError:
-                continue
-            fitting.append(found.model_type)
-    return fitting
+        return [found.model_type for found in known_families() if can_express(found.model_type, config)]
 
 
 @contextmanager
