@@ -73,8 +73,8 @@ def families_page():
     rows = facts["families"]
     lines = ["# Native families", ""]
     lines += [
-        f"{len(rows)} decoder types of transformers convert in both directions. For each, tests with random weights assert "
-        "equal logits (at most 1e-5 in fp32), greedy generation, loss and gradients, left-padded batches, and on the way "
+        f"{len(rows)} types of transformers convert in both directions. For each, tests with random weights assert "
+        "equal outputs (at most 1e-5 in fp32), greedy generation, loss and gradients, left-padded batches, and on the way "
         "back bitwise equal weights and an equal config. The toggles are those that the native default config sets; a "
         "family also expresses whatever its other config keys mean. [How to add one](adding_a_family.md).",
         "",
@@ -83,13 +83,13 @@ def families_page():
         "`output_router_logits=True` the training loss of a model with several sparse layers therefore differs from "
         "the native one; without it neither adds the term.",
         "",
-        "| family | what it is | toggles | refused |",
-        "|---|---|---|---|",
+        "| family | what it is | heads | toggles | refused |",
+        "|---|---|---|---|---|",
     ]
     for row in rows:
         toggles = ", ".join(f"`{word}`" for word in row["toggle_words"]) or "none"
         refused = "; ".join(f"`{key}`: {reason}" for key, reason in row["refused"].items()) or "nothing"
-        lines.append(f"| `{row['model_type']}` | {row['meaning']} | {toggles} | {refused} |")
+        lines.append(f"| `{row['model_type']}` | {row['meaning']} | {', '.join(row['heads'])} | {toggles} | {refused} |")
     lines += ["", "## By toggle", ""]
     lines += [
         "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a "

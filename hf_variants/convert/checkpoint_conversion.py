@@ -13,13 +13,13 @@ import torch
 
 from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
+from hf_variants.convert.heads import native_class, our_class
 from hf_variants.convert.kept_files import CARD, PATTERNS, keep_card, keep_files
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
 from hf_variants.convert.proof import ProofError, prove
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.sides import OURS, Side, folder_side, is_path, memory_side
-from hf_variants.convert.skeletons import causal_lm_class
 from hf_variants.convert.stages import Stage
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
 from hf_variants.convert.weight_files import shard_names, total_bytes, weight_files, write_shards
@@ -71,8 +71,6 @@ def convert_checkpoint(
         ValueError: for a source that cannot be converted, toggles that no native type has, or a folder in the way, before
             anything is written; for a full disk, or a proof that fails (`ProofError`), after everything is removed.
     """
-    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
-
     dtype = _dtype(dtype)
     if to not in (None, *KINDS):
         raise ValueError(f"to={to!r} is unknown; choose from {list(KINDS)}")
@@ -91,7 +89,7 @@ def convert_checkpoint(
             raise ValueError(f"to={to!r}, but {name['name']} is of that kind already ({source.config.model_type})")
         if family is not None and kind == "variants":
             raise ValueError(f"family={family!r} names a native type to write, but {name['name']} is native; leave it out")
-        target, rules = _target(source, family, VariantsForCausalLM)
+        target, rules = _target(source, family)
         files = target.weights
         if not target.is_ours:
             files = Stage(save_steps(files.meta, target.skeleton()), files)
@@ -132,23 +130,26 @@ def verify_checkpoint(dst, src=None, *, progress=None):
         if source.is_ours == target.is_ours:
             raise ValueError(f"{name['name']} and {str(dst)!r} are of one kind ({target.config.model_type}); give the source")
         native = target if source.is_ours else source
-        rules = find_family(native.config.model_type).weights
+        found = find_family(native.config.model_type)
+        rules = found.rules(native.head(found))
         return {**_proven(source, target, rules, target.shard, progress or (lambda *_: None)), "source": name}
 
 
-def _target(source, family, ours_class):
+def _target(source, family):
     """(the `Side` to write, its weights computed from those of the source; the weight rules)."""
     if source.is_ours:
         config = config_to_native(source.config, family)
-        target = Side(causal_lm_class(config), config, source.dtype)
-        ours, native = source.config, config
+        found = find_family(config.model_type)
+        head = source.head(found)
+        target = Side(native_class(config, head), config, source.dtype)
     else:
         config = config_from_native(source.config)
         config.tie_word_embeddings = source.config.tie_word_embeddings
-        target = Side(ours_class, config, source.dtype)
-        ours, native = config, source.config
-    rules = find_family(native.model_type).weights
-    steps = plan_rules(rules, source.weights.meta, ours, back=source.is_ours)
+        found = find_family(source.config.model_type)
+        head = source.head(found)
+        target = Side(our_class(head), config, source.dtype)
+    rules = found.rules(head)
+    steps = plan_rules(rules, source.weights.meta, source.config if source.is_ours else config, back=source.is_ours)
     return target.hold(Stage(steps, source.weights)), rules
 
 

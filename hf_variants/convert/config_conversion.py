@@ -6,6 +6,7 @@ defaults, the form in which a thing was said) are kept in `config.native` and wr
 contradict the toggles.
 """
 
+import copy
 import json
 
 from hf_variants.convert.expression import Inexpressible, lost_toggles, who_could
@@ -39,6 +40,7 @@ def config_from_native(native):
     config = _read(found, native)
     config.native = {"model_type": found.model_type, "config": _residue(found, native, config)}
     config.dtype = getattr(native, "dtype", None)
+    copy_labels(native, config)
     return config
 
 
@@ -106,6 +108,7 @@ def _written(found, config, name_all=True):
     if lost:
         raise Inexpressible(found.model_type, lost)
     native.dtype = getattr(config, "dtype", None)
+    copy_labels(config, native)
     return native
 
 
@@ -119,6 +122,12 @@ def _nearest_readable(found, keys):
         except (ValueError, KeyError):
             continue
     return None
+
+
+def copy_labels(source, target):
+    """The classes of a task head, which both sides call alike."""
+    for key in ("id2label", "label2id", "problem_type"):
+        setattr(target, key, copy.deepcopy(getattr(source, key)))
 
 
 def build_native_config(model_type, keys):

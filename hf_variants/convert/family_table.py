@@ -31,12 +31,14 @@ class FamilyRow:
     Attributes:
         model_type: transformers' name of it.
         meaning: the first sentence of its file.
+        heads: what converts, by the names of `from_native(head=...)`.
         toggles: fields of VariantsConfig that its native default config sets, to their values.
         refused: native keys of which some value cannot be converted, to the reasons.
     """
 
     model_type: str
     meaning: str
+    heads: list
     toggles: dict
     refused: dict
 
@@ -52,7 +54,7 @@ def family_row(model_type):
     text = import_module(f"hf_variants.convert.families.{file_of(model_type)}").__doc__
     first = " ".join(text.split("\n\n")[0].split())
     refused = {rule.key: rule.reason for rule in found.config if isinstance(rule, Refuse)}
-    return FamilyRow(model_type, first, _toggles(config), refused)
+    return FamilyRow(model_type, first, list(found.heads), _toggles(config), refused)
 
 
 def toggle_word(name, value):

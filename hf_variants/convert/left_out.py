@@ -1,8 +1,15 @@
-"""Decoder types of transformers that no family file can mean exactly, with the reason: what the error and the docs say."""
+"""Types of transformers that no family file can mean exactly, with the reason: what the error and the docs say."""
 
 LEFT_OUT = {
     "axk2": "attention to selected keys, and gated norms",
     "bailing_hybrid": "linear attention (delta rule)",
+    "albert": "layers that share their weights",
+    "convbert": "convolutions beside attention",
+    "deberta": "scores between contents and relative positions, in both directions",
+    "deberta-v2": "scores between contents and relative positions, in both directions",
+    "mobilebert": "bottlenecks around every layer",
+    "mpnet": "a bias of relative positions shared by all layers",
+    "squeezebert": "grouped convolutions in place of projections",
     "bamba": "state-space layers",
     "beam": "residuals and branches scaled by depth, and queries scaled by a smooth power of the position",
     "bitnet": "norms inside attention and feed-forward, and weights of three values",

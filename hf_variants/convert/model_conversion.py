@@ -1,4 +1,4 @@
-"""Native model <-> VariantsForCausalLM: the two functions of this room that users call.
+"""Native model <-> a model of ours with the same head: the two functions of this room that users call.
 
 Notable here: weights are copied, never shared, and only permuted, so the way there and back is bitwise; nothing is
 ever left at random values, because every tensor of the target must come from exactly one rule.
@@ -8,58 +8,68 @@ import copy
 import os
 
 from hf_variants.convert.config_conversion import config_from_native, config_to_native
+from hf_variants.convert.heads import (
+    OURS,
+    head_of,
+    head_of_ours,
+    native_class,
+    our_class,
+)
 from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.skeletons import causal_lm_class, head_name, loaded_dtypes, skeleton
+from hf_variants.convert.skeletons import loaded_dtypes, skeleton, tied_names
 from hf_variants.convert.weight_rules import apply_rules, check_state
 
 
-def from_native(model_or_path, *, dtype=None, gguf_file=None, attn_implementation=None, **load_kwargs):
-    """Bring a native causal language model into the family, with equal logits.
+def from_native(model_or_path, *, head=None, dtype=None, gguf_file=None, attn_implementation=None, **load_kwargs):
+    """Bring a native model into the family, with equal outputs.
 
     Args:
         model_or_path: a native model in memory (`LlamaForCausalLM` ...), a directory, or a hub id.
+        head: what to load of a path: "causal_lm", "masked_lm", "sequence_classification", "token_classification",
+            "question_answering" or "base" (the stack alone); None takes the class that its config names. Decoders have
+            "causal_lm" alone.
         dtype: dtype of the result; None keeps that of the checkpoint or of the model.
         gguf_file: name of a GGUF file in the directory or repository; its weights are dequantized.
         attn_implementation: attention backend of the result; None takes the default of the family.
         load_kwargs: passed to the native `from_pretrained` (`revision`, `token`, `cache_dir`, `subfolder` ...).
 
     Returns:
-        VariantsForCausalLM in eval mode on the device of the native model, with its own copy of the weights and the
-        native generation config. `config.native` keeps what no toggle means, for the way back. Where the tie flag and
-        the weights disagree, the weights decide, and a warning says so.
+        VariantsForCausalLM, or the class of the native head, in eval mode on the device of the native model, with its own
+            copy of the weights and the native generation config. `config.native` keeps what no toggle means, for the way
+            back. Where the tie flag and the weights disagree, the weights decide, and a warning says so.
 
     Raises:
         ValueError: unknown family (naming the nearest), a native setting that ours cannot mean (with the reason),
-            missing or left-over tensors (by name), quantized weights, a head other than causal language modeling.
+            missing or left-over tensors (by name), quantized weights, a head that the family does not have.
     """
-    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
-
     if isinstance(model_or_path, (str, os.PathLike)):
-        native, loaded = load_native(model_or_path, dtype=dtype, gguf_file=gguf_file, **load_kwargs), True
+        native, loaded = load_native(model_or_path, dtype=dtype, gguf_file=gguf_file, head=head, **load_kwargs), True
     else:
         native, loaded = model_or_path, False
-        _refuse_load_arguments(gguf_file, load_kwargs)
+        _refuse_load_arguments(gguf_file, head, load_kwargs)
     found = known_family(native.config, "the model")
-    refuse_unfit(native, causal_lm_class(native.config))
+    head = head_of(type(native), native.config, found)
+    refuse_unfit(native)
     config = config_from_native(native.config)
     config.tie_word_embeddings = is_tied(native)
-    state = apply_rules(found.weights, _state_without_tied_head(native, config), config)
-    state = state if loaded else _in_dtype(state, dtype, VariantsForCausalLM, config)
-    model = _build(VariantsForCausalLM, config, state, attn_implementation)
-    model.generation_config = copy.deepcopy(native.generation_config)
+    cls = our_class(head)
+    state = apply_rules(found.rules(head), _state_without_tied_head(native, config), config)
+    state = state if loaded else _in_dtype(state, dtype, cls, config)
+    model = _build(cls, config, state, attn_implementation)
+    _copy_generation_config(native, model)
     return model
 
 
 def to_native(model, family=None, *, attn_implementation=None):
-    """Take a VariantsForCausalLM to a native transformers class, with equal logits.
+    """Take a model of ours to the native transformers class with the same head, with equal outputs.
 
     The toggles of `model.config` decide; what they do not mean comes from `config.native`, else from the native
     defaults.
 
     Args:
-        model: VariantsForCausalLM; one that came from `from_native` goes back to bitwise equal weights and an equal
-        config.
+        model: VariantsForCausalLM, or another head that the family has; one that came from `from_native` goes back to bitwise
+            equal weights and an equal config.
         family: native model type, such as "llama"; None takes the one the model came from, else the first that can
             express its toggles (a warning says which, and which others could).
         attn_implementation: attention backend of the result; None takes the native default.
@@ -71,35 +81,43 @@ def to_native(model, family=None, *, attn_implementation=None):
         ValueError: naming every toggle that the family cannot express; quantized weights; another head.
     """
     from hf_variants.modeling.built_config import without_effect
-    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
 
-    refuse_unfit(model, VariantsForCausalLM)
+    refuse_foreign(model)
+    refuse_unfit(model)
     if changed := model.changed_fields():
         raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
     config = copy.deepcopy(model.config)
     config.tie_word_embeddings = is_tied(model)
     native_config = config_to_native(config, family)
-    rules = find_family(native_config.model_type).weights
-    state = apply_rules(rules, _state_without_tied_head(model, config), config, back=True)
-    native = _build(causal_lm_class(native_config), native_config, state, attn_implementation)
-    native.generation_config = copy.deepcopy(model.generation_config)
+    found = find_family(native_config.model_type)
+    head = head_of_ours(type(model), found)
+    state = apply_rules(found.rules(head), _state_without_tied_head(model, config), config, back=True)
+    native = _build(native_class(native_config, head), native_config, state, attn_implementation)
+    _copy_generation_config(model, native)
     return native
 
 
-def _refuse_load_arguments(gguf_file, load_kwargs):
-    given = {**({} if gguf_file is None else {"gguf_file": gguf_file}), **load_kwargs}
+def _copy_generation_config(source, target):
+    if getattr(source, "generation_config", None) is not None and target.can_generate():
+        target.generation_config = copy.deepcopy(source.generation_config)
+
+
+def _refuse_load_arguments(gguf_file, head, load_kwargs):
+    named = {"gguf_file": gguf_file, "head": head}
+    given = {**{name: value for name, value in named.items() if value is not None}, **load_kwargs}
     if given:
         raise ValueError(f"{sorted(given)} say how to load a path or hub id, but a model in memory was given; leave them out")
 
 
-def refuse_unfit(model, expected):
-    """Only whole, dense causal language models on one device have the tensors of the rules. Raises ValueError."""
+def refuse_foreign(model):
+    """Raises ValueError for a model that is none of ours."""
     # Compared by name: a process can hold two copies of a class that was loaded as remote code.
-    if expected.__name__ not in [cls.__name__ for cls in type(model).__mro__]:
-        raise ValueError(
-            f"{type(model).__name__} cannot be converted: {expected.__name__} is needed (load with "
-            "AutoModelForCausalLM; for an adapter call merge_and_unload() first)"
-        )
+    if not set(OURS.values()) & {cls.__name__ for cls in type(model).__mro__}:
+        raise ValueError(f"{type(model).__name__} is no model of this family; choose from {list(OURS.values())}")
+
+
+def refuse_unfit(model):
+    """Only whole, dense models on one device have the tensors of the rules. Raises ValueError."""
     if getattr(model.config, "quantization_config", None) is not None:
         raise ValueError(
             f"{type(model).__name__} holds quantized weights: quantization_config={model.config.quantization_config}. "
@@ -115,8 +133,10 @@ def is_tied(model):
     import torch
     from transformers.utils import logging
 
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    flag = bool(model.config.tie_word_embeddings)
+    flag, output = bool(model.config.tie_word_embeddings), model.get_output_embeddings()
+    if output is None:
+        return flag
+    embedding, head = model.get_input_embeddings().weight, output.weight
     tied = embedding is head or (flag and torch.equal(embedding, head))
     if tied != flag:
         found = "are one tensor" if tied else "hold different values"
@@ -129,9 +149,7 @@ def is_tied(model):
 
 def _state_without_tied_head(model, config):
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    if config.tie_word_embeddings:
-        state.pop(head_name(model), None)
-    return state
+    return {name: tensor for name, tensor in state.items() if name not in tied_names(model, config)}
 
 
 def _in_dtype(state, dtype, cls, config):
@@ -151,7 +169,7 @@ def _build(cls, config, state, attn_implementation):
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     with no_init_weights():
         model = cls._from_config(config, dtype=embedding.dtype, **chosen)
-    tied = {head_name(model)} if config.tie_word_embeddings else set()
+    tied = tied_names(model, config)
     expected = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     check_state(state, expected, cls.__name__)
     # Assigned, not copied into place: a tensor kept in fp32 inside a half-precision model stays fp32.

@@ -1,5 +1,8 @@
 """Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
 
+from transformers.utils import logging
+
+from hf_variants.convert.heads import auto_class, head_of_config
 from hf_variants.convert.native_layout import harmless_names
 from hf_variants.convert.registry import find_family
 from hf_variants.modeling.variants_base import refuse_damaged
@@ -8,13 +11,13 @@ from hf_variants.modeling.variants_base import refuse_damaged
 _WHERE = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
 
 
-def load_native(path, dtype=None, gguf_file=None, **load_kwargs):
-    """A native causal language model from a directory or hub id, every tensor accounted for.
+def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
+    """A native model from a directory or hub id, every tensor accounted for; `head` as in `from_native`.
 
     Raises:
         ValueError: unknown family (naming the nearest), or tensors that are missing, mis-shaped or left over.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}
     source = {} if gguf_file is None else {"gguf_file": gguf_file}
@@ -24,18 +27,19 @@ def load_native(path, dtype=None, gguf_file=None, **load_kwargs):
         raise ValueError(
             f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository"
         ) from error
-    known_family(config, path)
+    found = known_family(config, path)
+    head = head_of_config(config, found, head)
     _refuse_toggles(config, load_kwargs)
     # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
     keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **source, **load_kwargs}
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **keywords)
+        model, info = auto_class(head).from_pretrained(path, output_loading_info=True, **keywords)
     except KeyError as error:
         raise ValueError(f"the config of {str(path)!r} says {error}, which transformers does not know") from error
     except Exception as error:
         refuse_damaged(path, error)
         raise
-    _refuse_incomplete(path, model, info)
+    _refuse_incomplete(path, model, info, found)
     if gguf_file is not None:
         # The weights are dense by now; a config that still calls them quantized would be refused by every saver.
         del model.config.quantization_config
@@ -61,13 +65,20 @@ def _refuse_toggles(config, load_kwargs):
             )
 
 
-def _refuse_incomplete(path, model, info):
+def _refuse_incomplete(path, model, info, found):
     problems = []
     for label in ("missing_keys", "mismatched_keys"):
         if info.get(label):
             problems.append(f"{label.replace('_keys', '')}: {sorted(map(str, info[label]))[:8]}")
     extra = set(info.get("unexpected_keys") or ())
     extra -= harmless_names(extra, model.config.num_hidden_layers)
+    of_others = [name for name in extra if found.is_of_a_head(name)]
+    if of_others:
+        logging.get_logger(__name__).warning(
+            f"{path} also holds {sorted(of_others)[:8]}, parts of other heads than {type(model).__name__}: they are left out. "
+            "Name another head with head= to convert it"
+        )
+    extra = [name for name in extra if name not in of_others]
     if extra:
         problems.append(f"left over: {sorted(extra)[:8]}")
     if problems:

@@ -10,7 +10,9 @@ from copy import deepcopy
 from hf_variants.convert.stages import Step
 
 # Tables that old files carry and that the library recomputes; next-token prediction networks, which it does not build.
-_UNBUILT = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(bias|masked_bias)|\.attention\.(bias|masked_bias))$|(^|\.)mtp[_.]")
+_UNBUILT = re.compile(
+    r"(rotary_emb\.inv_freq|embeddings\.position_ids|\.attn\.(bias|masked_bias)|\.attention\.(bias|masked_bias))$|(^|\.)mtp[_.]"
+)
 _LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 # What a next-token prediction layer has beside an ordinary one (DeepSeek-V3 and after), which tells it from a layer that a
 # wrong num_hidden_layers would cut off.

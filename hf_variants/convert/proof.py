@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
-from hf_variants.convert.skeletons import filled, layers_of, streaming
+from hf_variants.convert.registry import find_family
+from hf_variants.convert.skeletons import filled, layers_of, streaming, tied_names
 from hf_variants.convert.stages import Stage, same_bits
 from hf_variants.convert.weight_files import byte_size
 from hf_variants.convert.weight_rules import apply_rules, plan_rules
@@ -70,25 +71,27 @@ def prove(native, ours, rules, memory, progress=None):
     tell = progress or (lambda what, done, total: None)
     found = Proof()
     found.weights = _same_weights(native, ours, rules, tell)
-    ids = _token_ids(ours.config)
+    family = find_family(native.config.model_type)
+    head, ids = native.head(family), _token_ids(ours.config)
     found.tokens = tuple(ids.shape)
     needed = 4 * 4 * sum(tensor.numel() for tensor in ours.weights.meta.values())
-    if needed <= memory:
+    if needed <= memory and head != "base":
         models = [filled(side.skeleton(torch.float32), side.weights) for side in (native, ours)]
         # the cross-entropy alone: natively a balance loss is taken over all layers at once, here of each layer
         models[0].config.output_router_logits = False
         tell("comparing layers", 0, 2)
-        runs = [_run(model, ids) for model in models]
+        runs = [_run(model, ids, head) for model in models]
         _compare_runs(found, *runs)
         tell("comparing layers", 2, 2)
-        _compare_gradients(found, *models, ids, rules)
+        _compare_gradients(found, *models, ids, rules, head)
     else:
-        found.gradients_left_out = f"they would take {needed / 2**30:.1f} GiB, {memory / 2**30:.1f} are allowed"
+        room = f"they would take {needed / 2**30:.1f} GiB, {memory / 2**30:.1f} are allowed"
+        found.gradients_left_out = "the stack alone has no loss" if head == "base" else room
         runs = []
         for number, side in enumerate((native, ours)):
             tell("comparing layers", number, 2)
             with streaming(side.skeleton(torch.float32), side.weights) as model:
-                runs.append(_run(model, ids))
+                runs.append(_run(model, ids, head))
         _compare_runs(found, *runs)
         tell("comparing layers", 2, 2)
     return found
@@ -122,14 +125,33 @@ def _token_ids(config):
     return torch.randint(0, config.vocab_size, (_ROWS, length), generator=generator)
 
 
+def _inputs(ids, head):
+    """Decoders see plain rows; encoders are told that every token is real, whatever their pad is."""
+    return {"input_ids": ids, "use_cache": False} if head == "causal_lm" else {"input_ids": ids, "attention_mask": ids >= 0}
+
+
+def _labels(ids, head):
+    if head == "question_answering":
+        return {"start_positions": torch.zeros(len(ids), dtype=torch.long), "end_positions": torch.ones(len(ids)).long()}
+    if head == "sequence_classification":
+        return {"labels": torch.zeros(len(ids), dtype=torch.long)}
+    return {"labels": torch.zeros_like(ids) if head == "token_classification" else ids}
+
+
+def _result(output):
+    """The tensor that a head computes, or the last states of a bare stack."""
+    names = ("logits", "start_logits", "last_hidden_state")
+    return next(output[name] for name in names if name in output)
+
+
 @torch.no_grad()
-def _run(model, ids):
-    """(output of each layer [rows, tokens, hidden], logits [rows, tokens, vocab])."""
+def _run(model, ids, head):
+    """(output of each layer [rows, tokens, hidden], logits [rows, ...])."""
     states = []
     keep = lambda module, arguments, output: states.append(output[0] if isinstance(output, tuple) else output)  # noqa: E731
     handles = [layer.register_forward_hook(keep) for layer in layers_of(model)]
     try:
-        logits = model.eval()(input_ids=ids, use_cache=False).logits
+        logits = _result(model.eval()(**_inputs(ids, head)))
     finally:
         for handle in handles:
             handle.remove()
@@ -157,8 +179,12 @@ def _compare(what, theirs, mine):
 
 
 @torch.enable_grad()
-def _compare_gradients(found, native, ours, ids, rules):
-    losses = [model(input_ids=ids, labels=ids, use_cache=False).loss for model in (native, ours)]
+def _compare_gradients(found, native, ours, ids, rules, head):
+    labels = _labels(ids, head)
+    for model in (native, ours):
+        # the kind of problem that a classifier reads from its labels
+        model.config.problem_type = "single_label_classification" if head == "sequence_classification" else None
+    losses = [model(**_inputs(ids, head), **labels).loss for model in (native, ours)]
     for loss in losses:
         loss.backward()
     found.loss = _compare("the losses", *(loss.detach() for loss in losses))["difference"]
@@ -170,4 +196,6 @@ def _compare_gradients(found, native, ours, ids, rules):
 
 
 def _gradients(model):
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+    tied = tied_names(model, model.config)
+    parameters = {n: p for n, p in model.named_parameters(remove_duplicate=False) if n not in tied}
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}

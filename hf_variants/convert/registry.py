@@ -10,16 +10,25 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from hf_variants.convert.left_out import LEFT_OUT
+from hf_variants.convert.weight_rules import matches
 
 # Where a model could go to several families, the best known ones are tried first.
 _FIRST = (
     *("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmo2", "gemma2", "gemma3_text", "phi3"),
-    *("deepseek_v3", "gpt2", "bloom", "gpt_oss"),
+    *("deepseek_v3", "gpt2", "bloom", "gpt_oss", "bert", "roberta", "modernbert"),
 )
 
 
 # Files whose name is not the model type, which no module could have.
-_FILES = {"openai_gpt": "openai-gpt", "modernbert_decoder": "modernbert-decoder"}
+_FILES = {
+    "openai_gpt": "openai-gpt",
+    "modernbert_decoder": "modernbert-decoder",
+    "xlm_roberta": "xlm-roberta",
+    "xlm_roberta_xl": "xlm-roberta-xl",
+    "roberta_prelayernorm": "roberta-prelayernorm",
+    "megatron_bert": "megatron-bert",
+    "data2vec_text": "data2vec-text",
+}
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,28 @@ class Family:
         config: list of config rules (`config_map.py`).
         weights: list of weight rules (`weight_rules.py`).
         needs: native keys without which the native defaults alone fail.
+        heads: {head: weight rules of what it has beside the stack} of the heads that convert, by the names of `heads.py`.
+        prefix: of the stack inside a native model with a head.
+        other_heads: prefixes of tensors that checkpoints hold for heads that are not being loaded.
     """
 
     model_type: str
     config: list
     weights: list
     needs: dict = field(default_factory=dict)
+    heads: dict = field(default_factory=lambda: {"causal_lm": []})
+    prefix: str = "model."
+    other_heads: tuple = ()
+
+    def rules(self, head="causal_lm"):
+        """The weight rules of a whole model with `head`; those of a bare stack lack the prefixes of the stack."""
+        rules = [*self.weights, *self.heads[head]]
+        return [rule.without_prefixes(self.prefix, "model.") for rule in rules] if head == "base" else rules
+
+    def is_of_a_head(self, name):
+        """Whether a native tensor belongs to some head, one that converts or another."""
+        patterns = [pattern for rules in self.heads.values() for rule in rules for pattern in rule.native]
+        return name.startswith(tuple(self.other_heads)) or any(matches(pattern, name) for pattern in patterns)
 
     def read(self, native):
         """Keywords of VariantsConfig that a native config object means. Raises ValueError for what none means."""

@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 
+from hf_variants.convert.heads import OURS as OUR_CLASSES
+from hf_variants.convert.heads import head_of, head_of_config, head_of_ours, native_class, our_class
+from hf_variants.convert.model_conversion import is_tied, refuse_foreign, refuse_unfit
 from hf_variants.convert.native_layout import harmless_names, load_steps
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.skeletons import causal_lm_class, embedding_name, expected_tensors, head_name, loaded_dtypes, skeleton
+from hf_variants.convert.skeletons import embedding_name, expected_tensors, head_name, loaded_dtypes, skeleton, tied_names
 from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Selected, Stage, same_bits
 from hf_variants.convert.weight_files import FolderTensors
 from hf_variants.convert.weight_rules import check_state
@@ -43,6 +46,10 @@ class Side:
     def is_ours(self):
         return self.config.model_type == OURS
 
+    def head(self, found):
+        """The head of the class, by the family `found` of the native side."""
+        return head_of_ours(self.cls, found) if self.is_ours else head_of(self.cls, self.config, found)
+
     def skeleton(self, dtype=None):
         """The model without weights; eager attention, which every class has."""
         return skeleton(self.cls, copy.deepcopy(self.config), dtype or self.dtype, attn_implementation="eager")
@@ -65,10 +72,14 @@ def folder_side(folder, dtype=None):
     folder = Path(folder)
     config = read_config(folder)
     tensors = FolderTensors(folder)
-    side = Side(_class_of(config), config, _main_dtype(dtype, config, tensors), folder=folder, shard=tensors.largest_file())
+    side = Side(class_of(config), config, _main_dtype(dtype, config, tensors), folder=folder, shard=tensors.largest_file())
     model = _built(side, folder)
     steps, homeless = load_steps(tensors.meta, model)
-    side.left = tuple(sorted(harmless_names(homeless, config.num_hidden_layers)))
+    left = harmless_names(homeless, config.num_hidden_layers)
+    if not side.is_ours:
+        found = find_family(config.model_type)
+        left |= {name for name in homeless if found.is_of_a_head(name)}
+    side.left = tuple(sorted(left))
     _refuse_left_over(folder, side, set(homeless) - set(side.left))
     stage = Stage(steps, tensors)
     side.hold(_without_tied_head(stage, model, folder))
@@ -81,13 +92,12 @@ def memory_side(model, dtype=None, state=None):
     Args:
         state: its state dict, where that is not the model's own.
     """
-    from hf_variants.convert.model_conversion import is_tied, refuse_unfit
-
     config = copy.deepcopy(model.config)
-    refuse_unfit(model, _class_of(config))
+    cls = _class_of_model(model)
+    refuse_unfit(model)
     config.tie_word_embeddings = is_tied(model)
-    side = Side(_class_of(config), config, dtype or model.dtype)
-    tied = {head_name(model)} if config.tie_word_embeddings else set()
+    side = Side(cls, config, dtype or model.dtype)
+    tied = set(tied_names(model, config))
     return side.hold(Selected(MemoryTensors(state or model.state_dict()), tied))
 
 
@@ -141,13 +151,22 @@ def _model_type(folder):
     return keys["model_type"]
 
 
-def _class_of(config):
-    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
-
+def class_of(config, head=None):
+    """The class to load a checkpoint with: that of `head`, else the one that `architectures` names."""
     if config.model_type == OURS:
-        return VariantsForCausalLM
-    find_family(config.model_type)
-    return causal_lm_class(config)
+        named = [head for head, name in OUR_CLASSES.items() if name in (config.architectures or [])]
+        return our_class(named[0] if named else "causal_lm" if config.is_causal else "masked_lm")
+    return native_class(config, head_of_config(config, find_family(config.model_type), head))
+
+
+def _class_of_model(model):
+    """The plain class of a model in memory. Raises ValueError where it is none that converts."""
+    config = model.config
+    if config.model_type == OURS:
+        names = [cls.__name__ for cls in type(model).__mro__]
+        named = [head for head, name in OUR_CLASSES.items() if name in names]
+        return our_class(named[0]) if named else refuse_foreign(model)
+    return native_class(config, head_of(type(model), config, find_family(config.model_type)))
 
 
 def _main_dtype(dtype, config, tensors):
@@ -175,6 +194,8 @@ def _refuse_left_over(folder, side, names):
 def _without_tied_head(stage, model, folder):
     """The tensors without a head that repeats the embedding. Raises ValueError where tie flag and weights disagree."""
     head, embedding = head_name(model), embedding_name(model)
+    if head is None:
+        return stage
     if not model.config.tie_word_embeddings:
         if head not in stage and embedding in stage:
             raise ValueError(
@@ -189,7 +210,7 @@ def _without_tied_head(stage, model, folder):
             f"tie_word_embeddings=True in the config of {folder}, but {head} and {embedding} hold different values: set the "
             "key to false to keep both (as transformers loads them), or remove the head from the files"
         )
-    return Selected(stage, {head})
+    return Selected(stage, set(tied_names(model, model.config)))
 
 
 def is_path(source):

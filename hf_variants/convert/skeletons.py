@@ -9,13 +9,6 @@ from contextlib import contextmanager
 import torch
 
 
-def causal_lm_class(native_config):
-    """The native class with a language-model head for a config."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(native_config)]
-
-
 def skeleton(cls, config, dtype, **chosen):
     """A model of class `cls` in eval mode whose parameters, of the dtypes that loading in `dtype` gives, hold nothing."""
     from accelerate import init_empty_weights
@@ -40,8 +33,17 @@ def loaded_dtypes(model, dtype):
 
 
 def head_name(model):
-    """Name of the weight of the language-model head: `lm_head.weight`, but in BioGPT."""
-    return _name_of(model, model.get_output_embeddings())
+    """Name of the weight of the language-model head: `lm_head.weight`, but in BioGPT; None where there is no such head."""
+    head = model.get_output_embeddings()
+    return None if head is None else _name_of(model, head)
+
+
+def tied_names(model, config):
+    """{name of a tensor of a tied head: name of the tensor it repeats}; BERT's has a second name of its bias too."""
+    head = head_name(model)
+    if head is None or not config.tie_word_embeddings:
+        return {}
+    return {**(getattr(model, "all_tied_weights_keys", None) or {}), head: embedding_name(model)}
 
 
 def embedding_name(model):
@@ -55,7 +57,7 @@ def _name_of(model, wanted):
 
 def expected_tensors(model):
     """{name: tensor} of what a checkpoint of `model` has to hold; a tied head is the embedding and no tensor of its own."""
-    tied = {head_name(model)} if model.config.tie_word_embeddings else set()
+    tied = tied_names(model, model.config)
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
@@ -72,7 +74,7 @@ def streaming(model, weights):
     Args:
         weights: LazyTensors by the names of the model.
     """
-    source = {head_name(model): embedding_name(model)} if model.config.tie_word_embeddings else {}
+    source = tied_names(model, model.config)
     handles = []
     for prefix, module, recurse in _blocks(model):
         fill, empty = _filler(prefix, module, weights, source, recurse)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from transformers.utils import logging
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,23 @@ class SwapHalves:
     def _swapped(self, tensor, head_dim):
         halves = tensor.reshape(-1, 2, head_dim // 2, *tensor.shape[1:])
         return halves.flip(1).reshape(tensor.shape)
+
+
+@dataclass(frozen=True)
+class DropDead:
+    """Leaves out the second of two tensors, which natively feeds nothing (an untied BERT's); it is zero on the way back."""
+
+    def into(self, tensors, config):
+        kept, dead = tensors
+        if dead.device.type != "meta" and bool(dead.any()):
+            logging.get_logger(__name__).warning(
+                f"a tensor of shape {tuple(dead.shape)} that feeds nothing natively (the bias outside the decoder of an "
+                "untied head) is not zero; its values are left out"
+            )
+        return [kept]
+
+    def back(self, tensors, config):
+        return [tensors[0], torch.zeros_like(tensors[0])]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ class WeightRule:
         """The rule for one config, its names spelled out."""
         return replace(self, native=self.native(config)) if callable(self.native) else self
 
+    def without_prefixes(self, native, ours):
+        """The rule for models whose names lack these prefixes."""
+        shorter = tuple(name.removeprefix(native) for name in self.native)
+        return replace(self, native=shorter, ours=tuple(name.removeprefix(ours) for name in self.ours))
+
     def transform(self, tensors, config, back):
         """The tensors of one match, rearranged (`back`: from ours to native)."""
         for op in reversed(self.ops) if back else self.ops:
@@ -145,6 +150,11 @@ def _some(names):
 def _regex(pattern):
     parts = re.split(r"(\*\*|\*)", pattern)
     return re.compile("".join({"**": "(.+)", "*": "([^.]+)"}.get(part, re.escape(part)) for part in parts))
+
+
+def matches(pattern, name):
+    """Whether a name has the form of a pattern."""
+    return _regex(pattern).fullmatch(name) is not None
 
 
 def _bindings(patterns, state):

@@ -54,10 +54,12 @@ class VariantsDecoderLayer(GradientCheckpointingLayer):
         if plan.index == 0 and not config.first_attention_norm:
             self.input_layernorm = Identity()
         self.dropout = build_dropout(config.hidden_dropout)
+        attended = config.attention_output_dropout
+        self.attention_dropout = build_dropout(config.hidden_dropout if attended is None else attended)
         self.scale = Identity() if config.residual_multiplier == 1 else Scale(config.residual_multiplier)
 
     def attend(self, hidden_states, **kwargs):
-        return self.dropout(self.self_attn(hidden_states, **kwargs)[0])
+        return self.attention_dropout(self.self_attn(hidden_states, **kwargs)[0])
 
     def feed(self, hidden_states, token_mask):
         return self.dropout(self.mlp(hidden_states, token_mask))

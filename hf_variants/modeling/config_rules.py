@@ -53,7 +53,7 @@ def _rope_dims(c):
 
 SINUSOIDAL = ("sinusoidal", "sinusoidal_halves", "sinusoidal_concat")
 DROPOUTS = (
-    *("attention_dropout", "hidden_dropout", "embedding_dropout"),
+    *("attention_dropout", "hidden_dropout", "attention_output_dropout", "embedding_dropout"),
     *("classifier_dropout", "token_classifier_dropout", "qa_dropout"),
 )
 DENSE_HEADS = ("dense", "dropped_dense")
@@ -80,7 +80,8 @@ SHAPE_RULES = [
     Rule(
         "dropouts are probabilities",
         lambda c: not all(0 <= (getattr(c, name) or 0) < 1 for name in DROPOUTS),
-        "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout}, embedding_dropout={c.embedding_dropout}, "
+        "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout}, "
+        "attention_output_dropout={c.attention_output_dropout}, embedding_dropout={c.embedding_dropout}, "
         "classifier_dropout={c.classifier_dropout}, token_classifier_dropout={c.token_classifier_dropout} and "
         "qa_dropout={c.qa_dropout} must each lie in [0, 1)",
     ),

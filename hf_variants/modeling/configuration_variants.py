@@ -113,6 +113,7 @@ class VariantsConfig(PreTrainedConfig):
         classifier_dropout, token_classifier_dropout: before the classifiers of rows and of tokens. None gives
             hidden_dropout (for tokens: classifier_dropout where that is set), and none before a "linear" classifier of rows.
         qa_dropout: before the head that answers questions.
+        attention_output_dropout: of what attention adds to the residual; None gives hidden_dropout (DistilBERT has none).
 
     Raises:
         ValueError: naming field, value, reason and choices, for an unknown key, a wrong type, an unknown choice, or a pair
@@ -257,6 +258,7 @@ class VariantsConfig(PreTrainedConfig):
     # regularisation, tokens, outputs
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
+    attention_output_dropout: float | None = None
     embedding_dropout: float = 0.0
     classifier_dropout: float | None = None
     token_classifier_dropout: float | None = None

@@ -185,7 +185,7 @@ class VariantsForQuestionAnswering(VariantsTaskModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        r"""start_positions, end_positions: [B]; positions outside the row are skipped."""
+        r"""start_positions, end_positions: [B]; positions outside the row are skipped, and pads are no candidates."""
         inputs = dict(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -201,7 +201,8 @@ class VariantsForQuestionAnswering(VariantsTaskModel):
         loss = None
         if labelled:
             sides = [(start_logits, start_positions), (end_logits, end_positions)]
-            found = [_position_loss(logits, positions.to(logits.device)) for logits, positions in sides]
+            real = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
+            found = [_position_loss(logits, positions.to(logits.device), real) for logits, positions in sides]
             total, count = (sum(pair) / 2 for pair in zip(*found, strict=True))
             loss = mean_over_step(total, count, num_items_in_batch)
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
@@ -214,9 +215,12 @@ class VariantsForQuestionAnswering(VariantsTaskModel):
         )
 
 
-def _position_loss(logits, positions):
+def _position_loss(logits, positions, real):
     positions = positions.view(-1)
     inside = (positions >= 0) & (positions < logits.shape[1])
     targets = torch.where(inside, positions, IGNORE)
-    loss = nn.functional.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
+    logits = logits.float()
+    if real is not None:
+        logits = logits.masked_fill(real[:, -logits.shape[1] :].to(logits.device) == 0, torch.finfo(logits.dtype).min)
+    loss = nn.functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum")
     return loss, inside.sum()
