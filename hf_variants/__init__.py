@@ -17,6 +17,7 @@ _ROOMS = (
     "analysis",
     "context",
     "convert",
+    "diagnostics",
     "evaluation",
     "finetune",
     "hub",

@@ -23,6 +23,7 @@ COMMANDS = (
     "describe",
     "diff",
     "families",
+    "attention",
     "scaling",
     "tokenizer",
 )

@@ -31,6 +31,7 @@ BELOW = {
     "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
     "finetune": {"modeling", "analysis", "convert", "presets", "evaluation", "metrics", "training", "hub", "report"},
     "hub": {"modeling", "analysis", "convert"},
+    "diagnostics": {"modeling", "analysis", "report"},
     "scaling": {"analysis", "report"},
     "tokens": {"analysis", "report", "training"},
 }

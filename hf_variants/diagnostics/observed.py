@@ -1,0 +1,76 @@
+"""Lets a function see every attention of a model: scores before and after the soft-cap, the mask and the weights.
+
+Notable here: the readable `eager` backend runs unchanged and is only watched, so what is seen is what the model computes; one
+layer's tensors are handed over at a time and not kept.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from ..modeling.attention_scores import ATTENTION_FUNCTIONS, causal_mask, eager_attention, repeat_kv
+
+
+@dataclass
+class SeenAttention:
+    """One attention of one layer.
+
+    Attributes:
+        layer: its index.
+        scores: scaled products [B, heads, Q, K] in fp32, before soft-cap, bias and mask.
+        softcap: the cap, or None.
+        visible: bool [B or 1, 1, Q, K], what the mask lets through.
+        weights: [B, heads, Q, K], fp32.
+        keys, values: [B, kv heads, K, D].
+    """
+
+    layer: int
+    scores: torch.Tensor
+    softcap: float | None
+    visible: torch.Tensor
+    weights: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@contextmanager
+def observe_attention(model, see):
+    """Within the block, `see(SeenAttention)` is called for every attention of `model`, whose backend is `eager` meanwhile.
+
+    Raises:
+        ValueError: for a model that is not of the family, whose attention runs elsewhere.
+    """
+    if getattr(model.config, "model_type", None) != "variants":
+        raise ValueError(
+            f"model_type={getattr(model.config, 'model_type', None)!r} is not of this family; convert it first "
+            "(hf_variants.convert.from_native)"
+        )
+    own = {id(module) for module in model.modules()}
+
+    def watched(module, query, key, value, mask, *, scaling, dropout=0.0, terms):
+        out, weights = eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
+        if id(module) in own:
+            see(_seen(module, query, key, value, mask, scaling, terms, weights))
+        return out, weights
+
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    ATTENTION_FUNCTIONS["eager"] = watched
+    try:
+        yield
+    finally:
+        ATTENTION_FUNCTIONS["eager"] = eager_attention
+        model.set_attn_implementation(before)
+
+
+def _seen(module, query, key, value, mask, scaling, terms, weights):
+    scores = (query @ repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3)).float() * scaling
+    if terms.key_scale is not None:
+        scores = scores * terms.key_scale.unsqueeze(2)
+    mask = causal_mask(module, query, key, mask)
+    if mask is None:
+        visible = torch.ones(1, 1, *scores.shape[2:], dtype=torch.bool, device=scores.device)
+    else:
+        visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return SeenAttention(module.layer_idx, scores, terms.softcap, visible, weights.float(), key, value)

@@ -1,0 +1,157 @@
+"""Numbers about attention against values that are known in advance or computed another way."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from hf_variants import VariantsConfig, VariantsForCausalLM, cli
+from hf_variants.diagnostics import attention_report, observe_attention
+
+BASE = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+MLA = {
+    "attention_type": "mla",
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
+TOGGLES = {
+    "plain": {},
+    "mla": MLA,
+    "alibi": {"position_embedding_type": "alibi"},
+    "sinks": {"attention_sinks": True},
+    "soft-cap": {"attn_logit_softcapping": 2.0},
+    "window": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+    "encoder": {"is_causal": False},
+    "qk-norm": {"qk_norm": "head"},
+}
+IDS = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+def build(**keys):
+    from hf_variants import VariantsModel
+
+    torch.manual_seed(0)
+    return VariantsModel(VariantsConfig(**{**BASE, **keys})).eval()
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_numbers_agree_with_the_weights_that_the_model_returns(name):
+    model = build(**TOGGLES[name])
+    report = attention_report(model, IDS, sink_tokens=2, keep_maps=True)
+    assert model.config._attn_implementation == "sdpa" and len(report.heads) == 8
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(IDS, output_attentions=True).attentions
+    for row in report.heads:
+        weights = attentions[row["layer"]][:, row["head"]].double()
+        torch.testing.assert_close(report.maps[row["layer"], row["head"]].double(), weights.mean(0), atol=1e-6, rtol=0)
+        first = 0 if name == "encoder" else 1  # the first causal query has no choice
+        assert row["sink_mass"] == pytest.approx(float(weights[:, first:, :2].sum(-1).mean()), abs=1e-6)
+        share = weights / weights.sum(-1, keepdim=True)
+        by_hand = torch.special.entr(share).sum(-1)[:, first:].mean()
+        assert row["entropy"] == pytest.approx(float(by_hand), abs=1e-6)
+        assert 0 <= row["entropy_share"] <= 1 + 1e-9 and row["entropy"] <= row["bound"] + 1e-9
+
+
+def test_even_attention_reaches_its_bound_in_every_window():
+    model = build(**TOGGLES["window"])
+    for layer in model.layers:
+        torch.nn.init.zeros_(layer.self_attn.q_proj.weight)
+    report = attention_report(model, IDS)
+    for row in report.heads:
+        visible = [min(place + 1, 4 if row["layer"] == 0 else 16) for place in range(1, 16)]
+        assert row["bound"] == pytest.approx(sum(map(math.log, visible)) / 15)
+        assert row["entropy_share"] == pytest.approx(1) and row["max_logit"] == 0
+        assert row["redundancy"] == pytest.approx(1)  # every head does the same
+
+
+def test_soft_cap_shows_before_and_after():
+    rows = attention_report(build(**TOGGLES["soft-cap"]), IDS).heads
+    for row in rows:
+        assert row["max_capped_logit"] == pytest.approx(2 * math.tanh(row["max_logit"] / 2), rel=1e-5)
+    assert max(row["max_logit"] for row in rows) > 2
+
+
+def test_a_learned_sink_takes_what_keys_do_not():
+    model = build(**TOGGLES["sinks"])
+    for layer in model.layers:
+        torch.nn.init.constant_(layer.self_attn.sinks, 30.0)
+    assert min(row["learned_sink_mass"] for row in attention_report(model, IDS).heads) > 0.99
+    assert max(row["learned_sink_mass"] for row in attention_report(build(), IDS).heads) < 1e-6
+
+
+def test_logits_before_the_cap_are_the_scaled_products():
+    model, seen = build(), {}
+    with observe_attention(model, lambda attention: seen.setdefault(attention.layer, attention)), torch.no_grad():
+        model(IDS, use_cache=False)
+    for attention in seen.values():
+        scores = attention.scores.masked_fill(~attention.visible, -torch.inf)
+        torch.testing.assert_close(scores.softmax(-1), attention.weights, atol=1e-6, rtol=0)
+
+
+def test_watching_ends_with_the_block_even_after_an_error():
+    model, seen = build(), []
+    with pytest.raises(RuntimeError), observe_attention(model, seen.append):
+        raise RuntimeError
+    model.set_attn_implementation("eager")
+    model(IDS)
+    assert seen == []
+
+
+def test_other_models_are_not_counted():
+    model, other, seen = build(), build(), []
+    with observe_attention(model, seen.append):
+        other.set_attn_implementation("eager")
+        other(IDS)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    "ids, keywords, match",
+    [(IDS[:, :1], {}, "at least 2 tokens"), (IDS[0], {}, "at least 2 tokens"), (IDS, {"sink_tokens": 16}, "sink_tokens=16")],
+)
+def test_inputs_that_say_nothing(ids, keywords, match):
+    with pytest.raises(ValueError, match=match):
+        attention_report(build(), ids, **keywords)
+
+
+def test_a_foreign_model_is_refused():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=61))
+    with pytest.raises(ValueError, match="model_type='gpt2' is not of this family"):
+        attention_report(model, IDS)
+
+
+def test_command_line(tmp_path, capsys):
+    from hf_variants.training.specs import TokenizerSpec
+    from hf_variants.training.tokenizer import train_tokenizer
+
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"verse {i}: the light shines in the darkness, {i}" for i in range(60)))
+    tokenizer = train_tokenizer([text.read_text()], TokenizerSpec(vocab_size=280))
+    VariantsForCausalLM(VariantsConfig(**{**BASE, "vocab_size": 280})).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    words = ["attention", str(tmp_path / "model"), "--text", str(text), "--rows", "2", "--length", "32"]
+    for extra, name in (([], "heads.png"), (["--maps", "1"], "maps.png")):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*words, *extra, "--json", "--plot", str(tmp_path / name)])
+        assert stop.value.code == 0 and (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
+        assert len(json.loads(capsys.readouterr().out)["heads"]) == 8
+    for extra, match in ((["--maps", "1"], "--plot"), (["--maps", "7", "--plot", str(tmp_path / "a.png")], "layers 0 to 1")):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*words, *extra])
+        assert stop.value.code == 2 and match in capsys.readouterr().err.replace("\n", " ")
