@@ -125,9 +125,14 @@ def _patch_tuner(tuners_utils):
     tuner.merge_and_unload = merge_and_unload
 
 
-def register_peft():
-    """Teach peft the family: now where peft is imported, else when it is."""
+def _patch_lora(model_module):
+    # imported here: it brings in torch, which the help of a command does without
     from .quantize.adapters import patch_lora
 
+    patch_lora(model_module)
+
+
+def register_peft():
+    """Teach peft the family: now where peft is imported, else when it is."""
     when_imported("peft.tuners.tuners_utils", _patch_tuner)
-    when_imported("peft.tuners.lora.model", patch_lora)
+    when_imported("peft.tuners.lora.model", _patch_lora)
