@@ -32,6 +32,7 @@ class Side:
         folder: where it lies, None for a model in memory.
         left: names of tensors in the files that no model builds.
         shard: bytes of the largest weight file, None for a model in memory.
+        model: the class without weights, built once: what it expects of a checkpoint is asked more than once.
     """
 
     cls: type
@@ -41,6 +42,7 @@ class Side:
     folder: Path | None = None
     left: tuple = ()
     shard: int | None = None
+    model: Any = None
 
     @property
     def is_ours(self):
@@ -50,9 +52,15 @@ class Side:
         """The head of the class, by the family `found` of the native side."""
         return head_of_ours(self.cls, found) if self.is_ours else head_of(self.cls, self.config, found)
 
-    def skeleton(self, dtype=None):
-        """The model without weights; eager attention, which every class has."""
-        return skeleton(self.cls, copy.deepcopy(self.config), dtype or self.dtype, attn_implementation="eager")
+    def skeleton(self):
+        """The model without weights, which is not to be filled; eager attention, which every class has."""
+        if self.model is None:
+            self.model = self.fresh_skeleton(self.dtype)
+        return self.model
+
+    def fresh_skeleton(self, dtype):
+        """One of one's own."""
+        return skeleton(self.cls, copy.deepcopy(self.config), dtype, attn_implementation="eager")
 
     def hold(self, weights):
         """Take `weights` in the dtypes that loading would give them. Raises ValueError where names or shapes do not fit."""

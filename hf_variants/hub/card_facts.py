@@ -34,6 +34,7 @@ HEADS = {
     ),
     "VariantsForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering", span_size),
 }
+_DEFAULTS = {field.name: field.default for field in fields(VariantsConfig)}
 _SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 # Shown in the table of layers, elsewhere on the card, or no choice of architecture.
 _ELSEWHERE = {
@@ -110,6 +111,8 @@ def toggles_of(config):
 
 def _is_chosen(name, given):
     """Whether the config without this key would be refused or another one: it says no where a yes follows from others."""
+    if given[name] == _DEFAULTS[name]:
+        return False
     try:
         rest = VariantsConfig(**{key: value for key, value in given.items() if key != name})
     except ValueError:

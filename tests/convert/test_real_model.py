@@ -33,6 +33,49 @@ def test_smollm2_logits_greedy_and_way_back(smollm2):
 
 
 @torch.no_grad()
+def test_smollm2_through_folders_on_two_thousand_tokens_of_text(smollm2, tmp_path):
+    """The folder that a conversion writes computes what the source computes, and the folder back holds its weights."""
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from hf_variants.convert import convert_checkpoint
+    from hf_variants.convert.stages import same_bits
+
+    report = convert_checkpoint(smollm2, tmp_path / "ours")
+    assert report["proof"]["logits"]["difference"] <= 1e-5 and len(report["proof"]["layers"]) == 30
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    ids = _text_ids(tokenizer, 2000)
+    assert ids.shape == (1, 2000) and torch.equal(ids, _text_ids(AutoTokenizer.from_pretrained(smollm2), 2000))
+    native, ours = (AutoModelForCausalLM.from_pretrained(folder, dtype="float32") for folder in (smollm2, tmp_path / "ours"))
+    outputs = [model(input_ids=ids, output_hidden_states=True) for model in (native, ours)]
+    for expected, found in zip(*(output.hidden_states for output in outputs), strict=True):
+        assert (found - expected).abs().max().item() <= 1e-5 * max(1.0, expected.abs().max().item())
+    assert (outputs[1].logits - outputs[0].logits).abs().max().item() <= 1e-5 * outputs[0].logits.abs().max().item()
+    convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    before, after = (load_file(Path(folder) / "model.safetensors") for folder in (smollm2, tmp_path / "back"))
+    assert before.keys() == after.keys() and all(same_bits(before[name], after[name]) for name in before)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "back" / name).read_bytes() == (Path(smollm2) / name).read_bytes()
+
+
+def test_smollm2_folder_from_gguf(smollm2, smollm2_gguf, tmp_path):
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer
+
+    from hf_variants.convert import convert_checkpoint
+    from hf_variants.convert.stages import same_bits
+
+    folder, file = smollm2_gguf
+    report = convert_checkpoint(folder, tmp_path / "ours", gguf_file=file, dtype="float32")
+    assert report["source"]["gguf_file"] == file
+    found, expected = (load_file(Path(path) / "model.safetensors") for path in (tmp_path / "ours", smollm2))
+    assert found.keys() == expected.keys() and all(same_bits(found[name], expected[name]) for name in found)
+    tokenizer, known = (AutoTokenizer.from_pretrained(path) for path in (tmp_path / "ours", smollm2))
+    assert tokenizer.chat_template == known.chat_template and tokenizer.chat_template
+    assert torch.equal(_text_ids(tokenizer, 500), _text_ids(known, 500))
+
+
+@torch.no_grad()
 def test_smollm2_straight_from_gguf(smollm2, smollm2_gguf, tmp_path):
     folder, file = smollm2_gguf
     ours = from_native(folder, gguf_file=file, dtype=torch.float32)
