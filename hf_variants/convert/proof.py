@@ -150,7 +150,7 @@ def _result(output):
 def _run(model, ids, head):
     """(output of each layer [rows, tokens, hidden], logits [rows, ...])."""
     states = []
-    keep = lambda module, arguments, output: states.append(output[0] if isinstance(output, tuple) else output)  # noqa: E731
+    keep = lambda module, arguments, output: states.append(output[0] if isinstance(output, (tuple, list)) else output)  # noqa: E731
     handles = [layer.register_forward_hook(keep) for layer in layers_of(model)]
     try:
         logits = _result(model.eval()(**_inputs(ids, head)))

@@ -100,9 +100,13 @@ def memory_side(model, dtype=None, state=None):
     Args:
         state: its state dict, where that is not the model's own.
     """
+    from hf_variants.modeling.built_config import without_effect
+
     config = copy.deepcopy(model.config)
     cls = _class_of_model(model)
     refuse_unfit(model)
+    if config.model_type == OURS and (changed := model.changed_fields()):
+        raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
     config.tie_word_embeddings = is_tied(model)
     side = Side(cls, config, dtype or model.dtype)
     tied = set(tied_names(model, config))

@@ -45,7 +45,7 @@ class MemoryTensors(LazyTensors):
         self.meta = {name: tensor.to("meta") for name, tensor in state.items()}
 
     def __getitem__(self, name):
-        return self._state[name].detach()
+        return self._state[name].detach().cpu()
 
 
 class Stage(LazyTensors):

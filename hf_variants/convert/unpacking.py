@@ -48,10 +48,12 @@ def dense_state(model):
 def unpacked_tokenizer(folder, gguf_file):
     """The tokenizer that a GGUF file holds, or None."""
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
     try:
         return AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
-    except (OSError, ValueError, KeyError, ImportError):
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        logging.get_logger(__name__).warning(f"No tokenizer goes along: that of {gguf_file} cannot be read ({error}).")
         return None
 
 

@@ -154,6 +154,14 @@ def test_models_in_memory_both_ways(tmp_path):
     assert verify_checkpoint(tmp_path / "ours", native)["proof"]["logits"]["difference"] <= 1e-5
 
 
+def test_a_toggle_changed_after_building_is_refused(tmp_path):
+    ours = from_native(native_model("llama", "plain"))
+    ours.config.sliding_window = 4
+    with pytest.raises(ValueError, match="sliding_window.*load it with the changed toggle, then convert it"):
+        convert_checkpoint(ours, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_of_ours_goes_to_another_family(tmp_path):
     ours = from_native(native_model("llama", "plain"))
     report = convert_checkpoint(ours, tmp_path / "out", to="native", family="mistral")
