@@ -1,15 +1,13 @@
 """The config behind whatever names one: a preset, a .json, a folder, a Hub id, or a config object, ours or a native family's.
 
 Notable here: only `config.json` is read or fetched, never weights; a native config is converted, so that everything that
-counts from a config counts native models too.
+counts from a config counts native models too. Families, and torch with them, are imported once there is a native config.
 """
 
 import json
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_variants.convert.config_conversion import build_native_config, can_express, config_from_native
-from hf_variants.convert.registry import family_names, find_family
 from hf_variants.presets import list_presets, preset_keys
 
 
@@ -33,6 +31,8 @@ def read_config(source, **overrides):
     model_type = keys.get("model_type", "variants")
     if model_type == "variants":
         return _ours({**keys, **overrides})
+    from hf_variants.convert.config_conversion import build_native_config
+
     _refuse_unknown_type(model_type, keys, name)
     with quiet():
         return _converted(build_native_config(model_type, keys), overrides)
@@ -43,6 +43,7 @@ def expressible_families(config):
 
     `convert.to_native` writes a model of that config as any of them.
     """
+    from hf_variants.convert.config_conversion import can_express
     from hf_variants.convert.registry import known_families
 
     with quiet():
@@ -74,6 +75,9 @@ def _own_keys(config):
 
 
 def _converted(native, overrides):
+    from hf_variants.convert.config_conversion import config_from_native
+    from hf_variants.convert.registry import find_family
+
     if not overrides:
         return config_from_native(native)
     return _ours({**find_family(native.model_type).read(native), **overrides})
@@ -119,6 +123,8 @@ def _parsed(file):
 
 def _refuse_unknown_type(model_type, keys, name):
     """As `find_family`, with a word on the text part of a config that has several."""
+    from hf_variants.convert.registry import family_names, find_family
+
     try:
         find_family(model_type)
     except ValueError as error:
