@@ -182,4 +182,11 @@ PUBLISHED = {
         },
         20_914_757_184,
     ),
+    "bert-base": ("bert", {}, 109_514_298),
+    "roberta-base": (
+        "roberta",
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        124_697_433,
+    ),
+    "modernbert-base": ("modernbert", {}, 149_655_232),
 }

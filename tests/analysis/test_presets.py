@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 import torch
 from published_configs import PUBLISHED
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsForSequenceClassification
 from hf_variants.convert import config_from_native
@@ -35,7 +35,8 @@ def test_a_preset_means_the_published_config(name):
     native = CONFIG_MAPPING[model_type](**keys)
     assert set(differences(config_from_native(native), load_preset(name))) == ON_PURPOSE.get(name, set())
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(native)
+        auto = AutoModelForCausalLM if load_preset(name).is_causal else AutoModelForMaskedLM
+        model = auto.from_config(native)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
