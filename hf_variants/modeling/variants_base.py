@@ -179,7 +179,10 @@ def refuse_misfit(cls, source, info, may_reshape=False, only_shapes=False):
     ]
     if parts:
         pooler = any(key.startswith(POOLER) for key in found.get("missing", ()))
-        hint = "VariantsModel and task_head='pooler' alone save a pooler: to load without it, pass pooler=False (and task_head='linear' where it is 'pooler'). "
+        hint = (
+            "VariantsModel and task_head='pooler' alone save a pooler: to load without it, pass pooler=False (and "
+            "task_head='linear' where it is 'pooler'). "
+        )
         raise ValueError(
             f"the weights in {source!s} do not fit {cls.__name__} with this config: {'; '.join(parts)}. Load it with the "
             "config it was saved with, or convert it with hf_variants.convert.from_native. "
