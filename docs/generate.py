@@ -153,7 +153,36 @@ def presets_page():
     return HEADER + "\n".join(lines) + "\n"
 
 
+def memory_page():
+    """Memory and time of training presets of three sizes, from `analysis.training_plan`."""
+    from hf_variants.analysis.training_plan import fewest_devices, training_plan
+    from hf_variants.presets import load_preset
+
+    lines = ["# Memory and time of training, by preset", ""]
+    lines += [
+        "Estimates of `hf_variants.analysis.training_plan` for fully sharded training in bf16 with fp32 states and",
+        "activation checkpointing, rows of 4,096 tokens, one row per device: GB on each device of 80 GB, and days for 10^12",
+        "tokens at 40% of 989 TFLOP/s. Nothing in this table was measured. **Bold** is the fewest devices (a power of two) on",
+        "which it fits; 'gathered' is what plain sharding gathers of two blocks at a time, which expert parallelism avoids",
+        "for experts.",
+        "",
+        "| preset | devices | states | gathered | activations | total | days |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    options = {"length": 4096, "tokens": 1e12}
+    for name in ("llama-2-7b", "mixtral-8x7b", "deepseek-v3"):
+        config = load_preset(name)
+        fewest = fewest_devices(config, **options)
+        for factor in (1, 4, 16):
+            plan = training_plan(config, fewest.devices * factor, **options)
+            devices = f"**{plan.devices:,}**" if factor == 1 else f"{plan.devices:,}"
+            sizes = [f"{value / 1e9:.1f}" for value in (plan.states, plan.gathered, plan.activations, plan.total)]
+            lines.append(f"| `{name}` | {devices} | {' | '.join(sizes)} | {plan.seconds / 86400:,.1f} |")
+    return HEADER + "\n".join(lines) + "\n"
+
+
 PAGES = {
+    "memory_plan.md": memory_page,
     "options.md": options_page,
     "rules.md": rules_page,
     "pairs.md": pairs_page,

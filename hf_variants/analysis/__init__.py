@@ -5,10 +5,12 @@ from .config_diff import diff_configs, diff_table
 from .counts import ParameterCounts, count_parameters
 from .describe import describe, describe_table, describe_text
 from .flops import FlopCounts, flops_per_token
+from .training_plan import TrainingPlan, fewest_devices, training_plan
 
 __all__ = [
     "CacheSize",
     "FlopCounts",
+    "TrainingPlan",
     "ParameterCounts",
     "count_parameters",
     "describe",
@@ -16,7 +18,9 @@ __all__ = [
     "describe_text",
     "diff_configs",
     "diff_table",
+    "fewest_devices",
     "flops_per_token",
     "kv_cache_bytes",
     "kv_cache_size",
+    "training_plan",
 ]

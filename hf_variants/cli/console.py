@@ -29,12 +29,16 @@ def show_methods(result):
     if result["training"]:
         name = f"{result['method']}, fine-tuned"
         before[name], keys[name] = result["after"], result["passkey_after"]
-    columns = [f"to {bucket['end']:,}" for bucket in result["after"]]
-    columns += [f"key at {row['length']:,}" for row in result["passkey_after"]]
+    # a terminal has room for a few columns; the page of the run has all
+    number = len(result["after"])
+    shown = sorted({(number * quarter + 3) // 4 - 1 for quarter in (1, 2, 3, 4)})
+    columns = [f"to {result['after'][index]['end']:,}" for index in shown]
+    columns += [f"key {row['length']:,}" for row in result["passkey_after"][-2:]]
     table = Table("method", *columns, title="perplexity by position; pass keys found", title_justify="left")
     for method, buckets in before.items():
-        cells = ["" if bucket["perplexity"] is None else f"{bucket['perplexity']:.2f}" for bucket in buckets]
-        table.add_row(method, *cells, *(f"{row['accuracy']:.0%}" for row in keys[method]))
+        cells = [buckets[index]["perplexity"] for index in shown]
+        cells = ["" if value is None else f"{value:.4g}" for value in cells]
+        table.add_row(method, *cells, *(f"{row['accuracy']:.0%}" for row in keys[method][-2:]))
     console.print(table)
 
 

@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from .config_rules import check_rules
 from .layer_plan import resolve_layer_plan, rope_key_of
+from .parallel_plans import EXPERT_PARALLEL, PIPELINE_PARALLEL, tensor_parallel_plan
 from .room import copy_room
 from .rope_parameters import check_rope_parameters, standard_rope_parameters
 from .vocabulary import CHOICES, nearest
@@ -122,32 +123,8 @@ class VariantsConfig(PreTrainedConfig):
 
     model_type = "variants"
     keys_to_ignore_at_inference: ClassVar[list] = ["past_key_values", "router_logits", "aux_loss", "z_loss"]
-    base_model_tp_plan: ClassVar[dict] = {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
-        "layers.*.self_attn.gate_proj": "colwise",
-        "layers.*.self_attn.o_proj": "rowwise",
-        "layers.*.mlp.gate_proj": "colwise",
-        "layers.*.mlp.up_proj": "colwise",
-        "layers.*.mlp.down_proj": "rowwise",
-        "layers.*.mlp.experts.gate_up_proj": "packed_colwise",
-        "layers.*.mlp.experts.down_proj": "rowwise",
-        "layers.*.mlp.experts": "moe_tp_experts",
-        "layers.*.mlp.shared_experts.gate_proj": "colwise",
-        "layers.*.mlp.shared_experts.up_proj": "colwise",
-        "layers.*.mlp.shared_experts.down_proj": "rowwise",
-    }
-    base_model_ep_plan: ClassVar[dict] = {
-        "layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
-        "layers.*.mlp.experts.down_proj": "grouped_gemm",
-        "layers.*.mlp.experts": "ep_dispatch_experts",
-    }
-    base_model_pp_plan: ClassVar[dict] = {
-        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
-        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-        "norm": (["hidden_states"], ["hidden_states"]),
-    }
+    base_model_ep_plan: ClassVar[dict] = EXPERT_PARALLEL
+    base_model_pp_plan: ClassVar[dict] = PIPELINE_PARALLEL
 
     # shape
     vocab_size: int = 32000
@@ -425,6 +402,11 @@ class VariantsConfig(PreTrainedConfig):
     def rotary_dim_of(self, key):
         """Number of leading dimensions of a head that the rotary embedding `key` turns."""
         return int(self.rotary_head_dim * self.rope_of(key).get("partial_rotary_factor", self.partial_rotary_factor))
+
+    @property
+    def base_model_tp_plan(self):
+        """What tensor parallelism splits; see `parallel_plans`."""
+        return tensor_parallel_plan(self)
 
     def layer_plan(self):
         """One `LayerPlan` per layer."""

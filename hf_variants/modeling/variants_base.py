@@ -15,6 +15,7 @@ from .expert_loading import experts_split
 from .experts import VariantsTopKRouter
 from .grouped_attention import VariantsAttention
 from .latent_attention import VariantsLatentAttention
+from .parallel_plans import splits_attention
 from .room import copy_room
 from .vocabulary import nearest
 
@@ -82,6 +83,14 @@ class VariantsPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, mean=0.0, std=std)
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
+
+    def post_init(self):
+        """As transformers'; of the block classes, only those that this model is built of stay whole when it is split, since
+        accelerate refuses to wrap by a name that it does not find.
+        """
+        super().post_init()
+        present = {type(module).__name__ for module in self.modules()}
+        self._no_split_modules = [name for name in self._no_split_modules if name in present]
 
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As transformers', and writes the files of this folder and whatever `AFTER_SAVE` adds beside the weights."""
@@ -240,21 +249,9 @@ def _tensor_parallel_size(kwargs):
 def check_tensor_parallel(config, tp_size):
     """Raise a ValueError where attention cannot be split over `tp_size` ranks without changing its result."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    if kv_heads % tp_size or heads % tp_size:
+    if splits_attention(config) and (kv_heads % tp_size or heads % tp_size):
         divisors = [n for n in range(1, kv_heads + 1) if kv_heads % n == 0]
         raise ValueError(
             f"tensor-parallel size {tp_size} does not divide num_key_value_heads={kv_heads} (num_attention_heads={heads}): a "
             f"key-value head cannot be cut; choose tp_size from {divisors}"
         )
-    toggles = {"attention_type='mla'": config.attention_type == "mla", "qk_norm='full'": config.qk_norm == "full"}
-    toggles |= {"qk_norm='per_head'": config.qk_norm == "per_head"}
-    toggles |= {"attention_sinks=True": config.attention_sinks}
-    toggles |= {"position_embedding_type='alibi'": config.position_embedding_type == "alibi"}
-    toggles |= {"num_experts and mlp_type='plain'": config.has_experts and config.mlp_type == "plain"}
-    toggles |= {"expert_bias=True": config.expert_bias}
-    for name, used in toggles.items():
-        if used:
-            raise ValueError(
-                f"tensor-parallel size {tp_size} with {name} is not supported: it holds numbers of all heads or channels that "
-                "the plan does not split; use tp_size=1, or FSDP"
-            )

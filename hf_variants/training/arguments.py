@@ -53,7 +53,8 @@ def check_trainer_section(section):
             raise ValueError(f"trainer.{key}={value!r} does not belong here; use {_SAID_ELSEWHERE[key]}")
         if key not in known:
             raise ValueError(f"unknown key 'trainer.{key}'{nearest(key, known)}; it takes the names of TrainingArguments")
-        checked[key] = convert(value, hints[key], f"trainer.{key}")
+        # declared as text for the sake of its command line, but true is what it asks for
+        checked[key] = value if key == "fsdp" and value is True else convert(value, hints[key], f"trainer.{key}")
     return checked
 
 

@@ -46,7 +46,7 @@ def peak_flops(given=None, dtype=torch.float32):
     ), f"a {str(dtype).removeprefix('torch.')} matrix product measured on {torch.get_num_threads()} thread(s)"
 
 
-def measured_flops(dtype=torch.float32, size=768, repeats=3):
+def measured_flops(dtype=torch.float32, size=768, repeats=20):
     """FLOP/s of the fastest of a few square matrix products on the CPU."""
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
     left @ right

@@ -7,6 +7,7 @@ arguments.
 
 import logging
 import math
+import os
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,9 +36,35 @@ class VariantsTrainer(Trainer):
     def __init__(self, *args, muon=None, **kwargs):
         """Args: as those of Trainer. muon: options of torch.optim.Muon, which then trains the hidden matrices."""
         super().__init__(*args, **kwargs)
+        self._refuse_silent_copies()
         self.muon = muon
         self.failed_uploads = []
         self._micro_batches = []
+
+    def _refuse_silent_copies(self):
+        """accelerate turns FSDP on for accelerators alone; on CPUs it would copy the model to every process, unsaid."""
+        asked = bool(self.args.fsdp) or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true")
+        kind = str(self.accelerator.distributed_type).rsplit(".", 1)[-1]
+        if asked and kind != "FSDP":
+            raise ValueError(
+                f"trainer.fsdp asks for sharded weights, but accelerate would run {kind} here (a copy on every process); FSDP "
+                "through accelerate needs accelerators and more than one process. Leave fsdp out, or shard on CPUs with "
+                "transformers' DistributedConfig(fsdp_size=...)"
+            )
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        if self.is_fsdp_enabled and not _internal_call:
+            # of sharded states Trainer would write nothing here; the final model is whole
+            self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        super().save_model(output_dir, _internal_call)
+
+    def _save(self, output_dir=None, state_dict=None):
+        # gathered from shards, tied weights are two tensors, of which a checkpoint holds one
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        for name, source in tied.items():
+            if state_dict is not None and source in state_dict:
+                state_dict.pop(name, None)
+        super()._save(output_dir, state_dict)
 
     def get_decay_parameter_names(self, model):
         return decay_parameter_names(model)
