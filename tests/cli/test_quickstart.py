@@ -11,6 +11,7 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hf_variants.context.extend_spec import COMPARED
 from hf_variants.jobs import QuickstartSpec, quickstart
 from hf_variants.training import build_spec
 
@@ -25,6 +26,7 @@ MODEL = {
     "layer_types": ["sliding_attention", "full_attention"],
     "sliding_window": 8,
     "qk_norm": "head",
+    "mlp_layer_types": ["sparse", "sparse"],
     "num_experts": 4,
     "moe_intermediate_size": 32,
     "num_shared_experts": 1,
@@ -95,7 +97,7 @@ def test_numbers_of_every_stage(finished):
     trained, extended = results["pretrain"], results["extend"]
     assert trained["eval_perplexity"] < 0.5 * trained["unigram_perplexity"]
     assert extended["context_before"] == 32 and extended["context_after"] == 128
-    assert set(extended["before"]) == {"none", "linear", "ntk", "yarn"} and extended["verification"]["ok"]
+    assert set(extended["before"]) == set(COMPARED) == set(extended["passkey_before"]) and extended["verification"]["ok"]
     bf16, rtn, awq = results["comparison"]
     assert awq["bytes"] < bf16["bytes"] and rtn["bytes"] == pytest.approx(awq["bytes"], rel=0.05)
     assert all(record["tokens_per_second"] > 0 for record in results["comparison"])
