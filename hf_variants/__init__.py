@@ -14,6 +14,7 @@ from .when_imported import when_imported, when_settled
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "ablation",
     "analysis",
     "context",
     "convert",

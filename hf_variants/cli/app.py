@@ -16,6 +16,7 @@ COMMANDS = (
     "evaluate",
     "extend",
     "finetune",
+    "ablate",
     "quantize",
     "generate",
     "convert",

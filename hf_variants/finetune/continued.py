@@ -6,9 +6,9 @@ Notable here: rows are packed as in pretraining, so no token sees another docume
 from pathlib import Path
 
 from ..training.arguments import training_arguments
-from ..training.documents import documents_fingerprint, train_and_eval_documents
+from ..training.documents import read_corpus
 from ..training.models import check_length
-from ..training.pretraining import prepare_data
+from ..training.pretraining import announce_corrupt, prepare_data
 from ..training.pretraining import train as train_rows
 from ..training.processes import is_writer, print_once
 from ..training.specs import DataSpec, TokenizerSpec, TrainingSpec
@@ -21,20 +21,22 @@ from .tokenizers import check_vocabulary, open_tokenizer
 
 def continued(spec, config, announce=print_once):
     """Run a `FinetuneSpec` with task="continued"; see `run.finetune`."""
-    from .run import stage_settings
+    from .run import FIXED, stage_settings
 
     training = training_spec(spec)
     check_length(config, spec.data.sequence_length)
     check_vocabulary(open_tokenizer(spec, spec.model_path), config)
-    train_texts, eval_texts = train_and_eval_documents(training.data)
-    texts = {"train": documents_fingerprint(train_texts), "eval": documents_fingerprint(eval_texts)}
+    corpus = read_corpus(training.data)
+    announce_corrupt(corpus.report, announce)
     return run_stage(
         "finetune",
         spec.output_dir,
-        stage_settings(spec, texts),
-        lambda: _continued(spec, training, config, (train_texts, eval_texts, texts), announce),
+        stage_settings(spec, corpus.fingerprint),
+        lambda: _continued(spec, training, config, (corpus.train, corpus.eval, corpus.fingerprint), announce),
         overwrite=spec.overwrite,
         announce=announce,
+        allow_changes=spec.allow_changes,
+        fixed=FIXED,
     )
 
 

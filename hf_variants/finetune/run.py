@@ -23,6 +23,9 @@ from .specs import check_keys
 from .tokenizers import check_vocabulary, keep_short, open_tokenizer, token_counts
 from .trainers import arguments_of, check_batches, make_trainer
 
+# What a run that goes on with changed settings keeps: its checkpoints depend on it.
+FIXED = ("task", "method", "adapter", "toggles", "data", "examples", "base", "chat_template", "loss_on", "seed", "dtype")
+
 
 def finetune(spec, announce=print_once):
     """Run a `FinetuneSpec`; finished work is not done again.
@@ -57,13 +60,15 @@ def finetune(spec, announce=print_once):
         overwrite=spec.overwrite,
         announce=announce,
         in_turn=arguments.main_process_first,
+        allow_changes=spec.allow_changes,
+        fixed=FIXED,
     )
 
 
 def stage_settings(spec, fingerprint):
     """What decides the result of a run: the spec and the content of its inputs, not the places where they lie."""
     settings = spec.to_dict()
-    for key in ("output_dir", "overwrite"):
+    for key in ("output_dir", "overwrite", "allow_changes"):
         del settings[key]
     for key in ("source", "eval_source"):
         del settings["data"][key]
@@ -172,6 +177,7 @@ def train(trainer, spec, announce=print_once):
     """Train from the last good checkpoint, save in output_dir itself, and measure: {before, after, steps, seconds}."""
     from ..training.checkpoints import last_good_checkpoint
     from ..training.resuming import train_from
+    from ..training.saves import saving
 
     resume = last_good_checkpoint(spec.output_dir)
     if resume is not None:
@@ -180,13 +186,14 @@ def train(trainer, spec, announce=print_once):
     train_from(trainer, resume)
     seconds = time.perf_counter() - began
     after = measures(trainer.evaluate())
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        folder = Path(spec.output_dir)
-        # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
-        (folder / "training_args.bin").unlink(missing_ok=True)
-        trainer.processing_class.save_pretrained(folder)
-        write_json(folder / "training_log.json", trainer.state.log_history)
+    folder = Path(spec.output_dir)
+    with saving(f"the final model in {folder}", spec.output_dir):
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
+            (folder / "training_args.bin").unlink(missing_ok=True)
+            trainer.processing_class.save_pretrained(folder)
+            write_json(folder / "training_log.json", trainer.state.log_history)
     first = next((line for line in trainer.state.log_history if "eval_loss" in line and line["step"] == 0), {})
     result = {"before": measures(first), "after": after, "steps": trainer.state.global_step, "seconds": seconds}
     for name, value in after.items():

@@ -74,6 +74,7 @@ class FinetuneSpec:
     seed: int = key("seed of adapters, fresh heads and data order", 0)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
+    allow_changes: bool = key("continue the run in output_dir although settings changed (more steps, another rate)", False)
 
     def to_dict(self):
         """The spec as plain nested dicts, as YAML would hold it."""

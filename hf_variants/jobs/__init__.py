@@ -1,7 +1,8 @@
 """Jobs: what each command of the command line does, as a dataclass of keys and a function.
 
     pretrain(TrainingSpec)   extend(ExtendSpec)   quantize(QuantizeSpec)   evaluate(EvaluateSpec)
-    finetune(FinetuneSpec)   generate(GenerateSpec)   quickstart(QuickstartSpec) chains them and writes a report
+    generate(GenerateSpec)   finetune(FinetuneSpec)   ablate(AblateSpec)
+    quickstart(QuickstartSpec) chains them and writes a report
 
 Notable here: a job only connects rooms (training, context, quantize, evaluation, report); YAML keys, flags and Python
 keywords are the fields of its dataclass.
@@ -11,6 +12,7 @@ _WHERE = {
     "TrainingSpec": "specs",
     "EvaluateSpec": "specs",
     "GenerateSpec": "specs",
+    "AblateSpec": "specs",
     "ExtendSpec": "specs",
     "FinetuneSpec": "specs",
     "QuantizeSpec": "specs",
@@ -20,6 +22,7 @@ _WHERE = {
     "generate": "generation",
     "extend": "extension",
     "finetune": "finetuning",
+    "ablate": "ablation",
     "quantize": "quantization",
     "quickstart": "whole_job",
 }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ..ablation.specs import AblateSpec
 from ..context.extend_spec import ExtendSpec
 from ..finetune.specs import FinetuneSpec
 from ..training.spec_parsing import key
@@ -10,7 +11,16 @@ from ..training.specs import DataSpec, TrainingSpec
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
-__all__ = ["EvaluateSpec", "ExtendSpec", "FinetuneSpec", "GenerateSpec", "QuantizeSpec", "QuickstartSpec", "TrainingSpec"]
+__all__ = [
+    "AblateSpec",
+    "EvaluateSpec",
+    "ExtendSpec",
+    "FinetuneSpec",
+    "GenerateSpec",
+    "QuantizeSpec",
+    "QuickstartSpec",
+    "TrainingSpec",
+]
 
 
 @dataclass

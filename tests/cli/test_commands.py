@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from hf_variants import cli
-from hf_variants.jobs.specs import EvaluateSpec, ExtendSpec, FinetuneSpec, GenerateSpec, QuantizeSpec, QuickstartSpec
+from hf_variants.jobs.specs import (
+    AblateSpec,
+    EvaluateSpec,
+    ExtendSpec,
+    FinetuneSpec,
+    GenerateSpec,
+    QuantizeSpec,
+    QuickstartSpec,
+)
 from hf_variants.training.spec_parsing import describe_keys, load_spec
 from hf_variants.training.specs import TrainingSpec
 
@@ -16,6 +24,7 @@ RECIPES = {
     "pretrain": TrainingSpec,
     "extend": ExtendSpec,
     "finetune": FinetuneSpec,
+    "ablate": AblateSpec,
     "quantize": QuantizeSpec,
     "evaluate": EvaluateSpec,
     "generate": GenerateSpec,

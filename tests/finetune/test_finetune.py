@@ -184,6 +184,26 @@ def test_preferences(model_path, tmp_path, method):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", ["supervised", "preference", "classification"])
+def test_a_loss_that_is_no_number_stops_the_run(model_path, tmp_path, task):
+    from hf_variants.training.errors import RunStopped
+
+    wild = {"learning_rate": 1e30, "max_grad_norm": 1e30, "warmup_steps": 0, "max_steps": 6, "save_steps": 1}
+    with pytest.raises(RunStopped, match=r"step \d: the .* is (nan|inf).*the last good checkpoint is .*checkpoint-"):
+        run(model_path, tmp_path, task, trainer=wild)
+
+
+@pytest.mark.slow
+def test_more_steps_go_on_where_the_run_ended_when_allowed(model_path, tmp_path):
+    run(model_path, tmp_path, "supervised", "lora", trainer={"max_steps": 2, "save_steps": 2})
+    lines, steps = [], {"max_steps": 4, "save_steps": 2}
+    with pytest.raises(ValueError, match="trainer.max_steps: 2 -> 4.*allow_changes=true"):
+        run(model_path, tmp_path, "supervised", "lora", trainer=steps)
+    result = run(model_path, tmp_path, "supervised", "lora", lines=lines, trainer=steps, allow_changes=True)
+    assert result["steps"] == 4 and any("continues from" in line and "checkpoint-2" in line for line in lines)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_classification(model_path, tmp_path, method):
     result = run(model_path, tmp_path, "classification", method, trainer={"max_steps": 30})

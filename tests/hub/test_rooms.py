@@ -29,6 +29,7 @@ BELOW = {
     "context": {"modeling", "analysis", "convert", "evaluation", "training"},
     "quantize": {"modeling", "analysis", "convert", "evaluation"},
     "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
+    "ablation": {"modeling", "analysis", "report", "training"},
     "finetune": {"modeling", "analysis", "convert", "presets", "evaluation", "metrics", "training", "hub", "report"},
     "hub": {"modeling", "analysis", "convert"},
     "diagnostics": {"modeling", "analysis", "report"},

@@ -1,0 +1,15 @@
+"""Ablate single changes: the same function and the same keys as `hf-variants ablate`, as a script to start from.
+
+python recipes/ablate.py --config recipes/ablate.yaml
+"""
+
+import argparse
+
+from hf_variants.jobs import AblateSpec, ablate
+from hf_variants.training import load_spec
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="recipe (YAML)")
+    options, words = parser.parse_known_args()
+    ablate(load_spec(AblateSpec, options.config, words))
