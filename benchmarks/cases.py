@@ -1,8 +1,9 @@
 """Every case, in the order of the table."""
 
-from benchmarks import generation, training_step
+from benchmarks import attention_terms, generation, latent, loading, mixtures, packed_rows, training_step
 
-CASES = {case.name: case for module in (training_step, generation) for case in module.CASES}
+_MODULES = (training_step, generation, attention_terms, latent, mixtures, packed_rows, loading)
+CASES = {case.name: case for module in _MODULES for case in module.CASES}
 
 
 def find_case(name):

@@ -12,13 +12,16 @@ pass, so no Q x K scores are kept. Nothing is dropped: what a backend cannot do 
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from transformers.utils.import_utils import is_torchdynamo_exporting, is_tracing
 
+from .packed_attention import PackedRows, by_document
 from .plain_linear import in_autocast_dtype
+from .windowed_attention import pays, windowed_attention
 
 BLOCK_ELEMENTS = 1 << 22
 
@@ -83,11 +86,22 @@ def apply_mask(scores, mask):
 
 
 def causal_mask(module, query, key, mask):
-    """The mask to use where none was built: the causal triangle for several queries of a causal layer, else nothing."""
+    """The mask to use where none was built: for several queries of a causal layer those before, in its window; else none."""
+    if isinstance(mask, PackedRows):
+        visible = causal_mask(module, query, key, None)
+        return mask.same_document() if visible is None else visible & mask.same_document()
     q_len, kv_len = query.shape[2], key.shape[2]
     if mask is not None or q_len == 1 or not module.is_causal:
         return mask
-    return torch.ones(q_len, kv_len, dtype=torch.bool, device=query.device).tril(kv_len - q_len).view(1, 1, q_len, kv_len)
+    visible = torch.ones(q_len, kv_len, dtype=torch.bool, device=query.device).tril(kv_len - q_len)
+    if window_of(module) is not None:
+        visible = visible.triu(kv_len - q_len - window_of(module) + 1)
+    return visible.view(1, 1, q_len, kv_len)
+
+
+def window_of(module):
+    """Visible tokens of a sliding attention layer, or None."""
+    return getattr(module, "window", None)
 
 
 def eager_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=NO_TERMS):
@@ -119,6 +133,13 @@ def attention_weights(scores, mask, terms):
 
 def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, terms=NO_TERMS):
     """Torch's fused attention where it can express the scores, else query blocks. Shapes as `eager_attention`."""
+    if isinstance(mask, PackedRows):
+
+        def attend(query, key, value, alibi):
+            options = {"scaling": scaling, "dropout": dropout, "terms": terms._replace(alibi=alibi)}
+            return sdpa_attention(module, query, key, value, None, **options)[0]
+
+        return by_document(attend, query, key, value, mask, terms.alibi), None
     if not terms.plain:
         if dropout > 0.0:
             return eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
@@ -136,7 +157,18 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
         packed = query.reshape(query.shape[0], key.shape[1], groups, query.shape[3])
         out = nn.functional.scaled_dot_product_attention(packed, key, value, mask, dropout, scale=scaling)
         return out.reshape(query.shape[0], 1, query.shape[1], value.shape[-1]), None
-    width = value.shape[-1]
+    kernel = partial(_fused_kernel, dropout=dropout, scaling=scaling)
+    window = window_of(module) if causal else None
+    if window is None or q_len <= window:
+        return kernel(query, key, value, mask, causal).transpose(1, 2).contiguous(), None
+    if not pays(q_len, window):
+        return kernel(query, key, value, causal_mask(module, query, key, None), False).transpose(1, 2).contiguous(), None
+    return windowed_attention(kernel, query, key, value, window).transpose(1, 2).contiguous(), None
+
+
+def _fused_kernel(query, key, value, mask, causal, *, dropout, scaling):
+    """Torch's fused attention over fewer key-value heads than queries, and over values narrower than keys."""
+    groups, width = query.shape[1] // key.shape[1], value.shape[-1]
     if query.device.type == "cpu" and query.shape[-1] > width and not is_tracing(query):
         # torch's fused CPU kernel takes heads of one width only; without it Q x K scores would be kept
         value = nn.functional.pad(value, (0, query.shape[-1] - width))
@@ -144,8 +176,7 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     if not shared:
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     options = {"is_causal": causal, "scale": scaling, "enable_gqa": shared}
-    out = nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, **options)
-    return out[..., :width].transpose(1, 2).contiguous(), None
+    return nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, **options)[..., :width]
 
 
 # the first release whose CPU kernel was tested to read one key-value head for several query heads
@@ -239,7 +270,8 @@ def blockwise_attention(module, query, key, value, mask, scaling, terms):
     if terms.alibi is not None:
         slopes, q_index, k_index, factor = terms.alibi
     causal = mask is None and module.is_causal and query.shape[2] > 1
-    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], factor)
+    window = window_of(module) if causal else None
+    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], factor, window)
     tensors = (query, key, value, mask, terms.sinks, slopes, q_index, k_index)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules)[0]
@@ -252,6 +284,7 @@ class _Rules(NamedTuple):
     causal: bool
     offset: int
     alibi_factor: float | None
+    window: int | None
 
 
 def _blocks(query, key):
@@ -269,41 +302,55 @@ def _grouped(states, kv_heads):
     return states.reshape(batch, kv_heads, heads // kv_heads * q_len, dim)
 
 
-def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach):
-    """Scores [B, heads, rows, reach] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
+def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span):
+    """Scores [B, heads, rows, keys of `span`] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
     batch, heads = query.shape[:2]
-    scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, :reach].transpose(2, 3)
-    scores = scores.view(batch, heads, -1, reach).float() * rules.scaling
+    scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, span].transpose(2, 3)
+    scores = scores.view(batch, heads, -1, span.stop - span.start).float().mul_(rules.scaling)
     tanh = None
     if rules.softcap is not None:
-        tanh = torch.tanh(scores / rules.softcap)
+        tanh = scores.div_(rules.softcap).tanh_()
         scores = rules.softcap * tanh
     if slopes is not None:
-        scores = scores + AlibiBias(slopes, q_index, k_index[:, :reach], rules.alibi_factor).block(rows)
+        scores = scores + AlibiBias(slopes, q_index, k_index[:, span], rules.alibi_factor).block(rows)
     if mask is not None:
-        scores = apply_mask(scores, mask[:, :, rows, :reach])
+        scores = apply_mask(scores, mask[:, :, rows, span])
     elif rules.causal:
-        queries = torch.arange(rows.start, rows.stop, device=query.device).unsqueeze(1) + rules.offset
-        scores = scores.masked_fill(torch.arange(reach, device=query.device).unsqueeze(0) > queries, -torch.inf)
+        _hide_corners(scores, rules, rows, span)
     return scores, tanh
 
 
-def _reach(rules, rows, kv_len):
-    """How many keys a block can see: under the plain causal rule none beyond its last query."""
-    return min(rows.stop + rules.offset, kv_len) if rules.causal else kv_len
+def _hide_corners(scores, rules, rows, span):
+    """Hide in place, in a block, the keys behind their query and those before its window: only at the block's two ends."""
+    first, last = rows.start + rules.offset, rows.stop + rules.offset - 1
+    columns = torch.arange(span.start, span.stop, device=scores.device)
+    queries = torch.arange(first, last + 1, device=scores.device).unsqueeze(1)
+    right = first + 1 - span.start
+    scores[..., right:].masked_fill_(columns[right:] > queries, -torch.inf)
+    if rules.window is not None:
+        left = max(last - rules.window + 1 - span.start, 0)
+        scores[..., :left].masked_fill_(columns[:left] <= queries - rules.window, -torch.inf)
+
+
+def _span(rules, rows, kv_len):
+    """The keys a block can see: under the plain causal rule none behind its last query, nor before its first one's window."""
+    if not rules.causal:
+        return slice(0, kv_len)
+    start = 0 if rules.window is None else max(rows.start + rules.offset - rules.window + 1, 0)
+    return slice(start, min(rows.stop + rules.offset, kv_len))
 
 
 def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules):
     batch, heads, q_len, _ = query.shape
     out, normaliser = [], []
     for rows in _blocks(query, key):
-        reach = _reach(rules, rows, key.shape[2])
-        scores, _ = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach)
+        span = _span(rules, rows, key.shape[2])
+        scores, _ = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
         lse = scores.logsumexp(dim=-1, keepdim=True)
         if sinks is not None:
             lse = torch.logaddexp(lse, sinks.float().view(1, -1, 1, 1))
         weights = (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp().to(value.dtype)
-        block = _grouped(weights, value.shape[1]) @ value[:, :, :reach]
+        block = _grouped(weights, value.shape[1]) @ value[:, :, span]
         out.append(block.view(batch, heads, -1, value.shape[-1]))
         normaliser.append(lse)
     return torch.cat(out, dim=2), torch.cat(normaliser, dim=2)
@@ -326,21 +373,21 @@ class _BlockwiseAttention(torch.autograd.Function):
         grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
         delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
         for rows in _blocks(query, key):
-            reach = _reach(rules, rows, key.shape[2])
-            scores, tanh = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, reach)
+            span = _span(rules, rows, key.shape[2])
+            scores, tanh = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
             block_lse = lse[:, :, rows]
             weights = (scores - block_lse.masked_fill(block_lse == -math.inf, 0.0)).exp()
             grad_rows = _grouped(grad_out[:, :, rows], kv_heads)
-            grad_value[:, :, :reach] += _grouped(weights.to(value.dtype), kv_heads).transpose(2, 3) @ grad_rows
-            grad_weights = (grad_rows @ value[:, :, :reach].transpose(2, 3)).view_as(weights)
+            grad_value[:, :, span] += _grouped(weights.to(value.dtype), kv_heads).transpose(2, 3) @ grad_rows
+            grad_weights = (grad_rows @ value[:, :, span].transpose(2, 3)).view_as(weights)
             grad_scores = weights * (grad_weights.float() - delta[:, :, rows])
             if grad_mask is not None:
-                grad_mask[:, :, rows, :reach] += grad_scores.sum_to_size(grad_mask[:, :, rows, :reach].shape)
+                grad_mask[:, :, rows, span] += grad_scores.sum_to_size(grad_mask[:, :, rows, span].shape)
             if tanh is not None:
                 grad_scores = grad_scores * (1 - tanh * tanh)
             grad_scores = _grouped((grad_scores * rules.scaling).to(key.dtype), kv_heads)
-            grad_query[:, :, rows] = (grad_scores @ key[:, :, :reach]).view(batch, query.shape[1], -1, query.shape[3])
-            grad_key[:, :, :reach] += grad_scores.transpose(2, 3) @ _grouped(query[:, :, rows], kv_heads)
+            grad_query[:, :, rows] = (grad_scores @ key[:, :, span]).view(batch, query.shape[1], -1, query.shape[3])
+            grad_key[:, :, span] += grad_scores.transpose(2, 3) @ _grouped(query[:, :, rows], kv_heads)
         grad_sinks = None
         if sinks is not None and ctx.needs_input_grad[4]:
             share = (sinks.float().view(1, -1, 1, 1) - lse).exp()

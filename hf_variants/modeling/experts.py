@@ -10,9 +10,11 @@ from torch import nn
 from transformers import initialization as init
 from transformers.integrations import use_experts_implementation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
+from transformers.utils.import_utils import is_tracing
 
 from .feed_forward import FEED_FORWARDS, activation, gate_function
 from .norms import build_norm
+from .products import multiply
 from .router_balance import record_load, watch_router
 from .sparsemixer import mix_sparsely
 
@@ -149,9 +151,14 @@ class _FusedExperts(nn.Module):
     def _expert(self, index, states):
         entry_bias = getattr(self, f"{self.entry}_bias")[index] if self.has_bias else None
         down_bias = self.down_proj_bias[index] if self.has_bias else None
-        inner = nn.functional.linear(states, getattr(self, self.entry)[index], entry_bias)
+        inner = multiply(states, getattr(self, self.entry)[index], entry_bias)
         inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
-        return nn.functional.linear(inner, self.down_proj[index], down_bias)
+        return multiply(inner, self.down_proj[index], down_bias)
+
+    def serve_one(self, state, indices, weights):
+        """One token [1, hidden] by its experts [top_k]: only their weights are read, each where it lies."""
+        parts = [self._expert(index, state) * weight for index, weight in zip(indices.tolist(), weights, strict=True)]
+        return sum(parts[1:], parts[0]).to(state.dtype)
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
         """hidden_states [tokens, hidden]; indices and weights [tokens, top_k]. The readable form of the kernels."""
@@ -166,6 +173,9 @@ class _FusedExperts(nn.Module):
 
 def grouped_experts(experts, hidden_states, top_k_index, top_k_weights):
     """transformers' `grouped_mm`, or another kernel for what it refuses: rows that do not fill whole 16 bytes, and doubles."""
+    if hidden_states.shape[0] == 1 and hidden_states.device.type == "cpu" and not is_tracing(hidden_states):
+        if int(top_k_index.max()) < experts.num_experts:  # else a slot that another rank serves
+            return experts.serve_one(hidden_states, top_k_index[0], top_k_weights[0])
     *_, hidden, width = experts.down_proj.shape
     size = experts.down_proj.element_size()
     kernel = ALL_EXPERTS_FUNCTIONS["grouped_mm"]

@@ -46,7 +46,7 @@ class VariantsAttention(nn.Module):
     def __init__(self, config, plan):
         super().__init__()
         self.config, self.layer_idx, self.scaling = config, plan.index, plan.scaling
-        self.head_dim, self.is_causal = config.head_dim, config.is_causal
+        self.head_dim, self.is_causal, self.window = config.head_dim, config.is_causal, plan.window
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.attention_dropout, self.softcap = config.attention_dropout, config.attn_logit_softcapping
         width, kv_width = (n * self.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))

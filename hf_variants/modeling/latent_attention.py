@@ -35,7 +35,7 @@ class VariantsLatentAttention(nn.Module):
     def __init__(self, config, plan):
         super().__init__()
         self.config, self.layer_idx, self.scaling = config, plan.index, plan.scaling
-        self.is_causal, self.num_heads = config.is_causal, config.num_attention_heads
+        self.is_causal, self.num_heads, self.window = config.is_causal, config.num_attention_heads, plan.window
         self.nope, self.rope, self.rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.kv_lora_rank
         self.v_head_dim, self.qk_head_dim = config.v_head_dim, config.query_head_dim
         self.attention_dropout, self.softcap = config.attention_dropout, config.attn_logit_softcapping

@@ -74,6 +74,19 @@ def sees_everything(sequence, cache, layer_index, windows, is_causal):
     return one and not any(windows) and not getattr(cache, "is_compileable", False)
 
 
+def backend_windows(geometry, plan, sequence, is_causal):
+    """Whether the window of a sliding layer is all there is to hide in whole rows, which backends do without a mask."""
+    bare = sequence.padding is None and sequence.documents is None and plan.chunk is None
+    return plan.window is not None and is_causal and geometry.whole and bare and not is_tracing(sequence.inputs_embeds)
+
+
+def backend_packs(geometry, plan, sequence, is_causal):
+    """Whether documents (and a window) are all there is to hide in whole rows on a CPU, where they are run one by one."""
+    packed = sequence.documents is not None and sequence.padding is None and plan.chunk is None
+    on_cpu = sequence.inputs_embeds.device.type == "cpu" and not is_tracing(sequence.inputs_embeds)
+    return packed and on_cpu and is_causal and geometry.whole and sequence.documents.shape[1] == geometry.queries.numel()
+
+
 def build_mask(geometry, *, window, chunk, is_causal, padding, documents, positions):
     """Boolean mask [B or 1, 1, Q, K], true where the key is visible, or None where nothing needs hiding by a mask.
 

@@ -91,6 +91,13 @@ def training_linear(x, weight, bias):
     return onednn_linear(x, weight, bias) if _is_served(x, weight) else linear(x, weight, bias)
 
 
+def multiply(x, weight, bias=None):
+    """x W^T + b of a weight that is no layer's own (one of many experts), by the kernel that is fastest for its shape."""
+    if x.shape[0] > FEW or not _is_served(x, weight) or records_gradients(x, weight, bias):
+        return linear(x, weight, bias)
+    return few_rows_linear(x, weight, bias)
+
+
 def project(layer, x):
     """`layer(x)` for a linear layer, by the kernel that is fastest for its shape."""
     weight = layer._parameters.get("weight") if type(layer) is nn.Linear else None

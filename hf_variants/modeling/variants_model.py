@@ -17,9 +17,10 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention_scores import AlibiBias
 from .blocks import TOPOLOGIES, Scale
 from .kv_cache import fit_cache
-from .masks import build_mask, geometry_of, places_of, sees_everything
+from .masks import backend_packs, backend_windows, build_mask, geometry_of, places_of, sees_everything
 from .norms import build_norm
 from .null_modules import Identity, build_dropout
+from .packed_attention import packed_rows
 from .pooling import PooledModelOutput, VariantsPooler, mean_of_tokens, real_tokens
 from .positions import POSITIONS, SPREADS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
 from .sequence import SequenceReader
@@ -203,18 +204,23 @@ class VariantsModel(VariantsPreTrainedModel):
             return dict.fromkeys(self.kinds, ready_made)
         if sees_everything(sequence, cache, self.plan[0].index, self.windows, self.config.is_causal):
             return dict.fromkeys(self.kinds)
-        return {
-            kind: build_mask(
-                self._geometry(plan, sequence, cache),
-                window=plan.window,
-                chunk=plan.chunk,
-                is_causal=self.config.is_causal,
-                padding=sequence.padding,
-                documents=sequence.documents,
-                positions=sequence.positions,
-            )
-            for kind, plan in self.kinds.items()
-        }
+        return {kind: self._mask(plan, sequence, cache) for kind, plan in self.kinds.items()}
+
+    def _mask(self, plan, sequence, cache):
+        geometry = self._geometry(plan, sequence, cache)
+        if backend_windows(geometry, plan, sequence, self.config.is_causal):
+            return None
+        if backend_packs(geometry, plan, sequence, self.config.is_causal):
+            return packed_rows(sequence.documents)
+        return build_mask(
+            geometry,
+            window=plan.window,
+            chunk=plan.chunk,
+            is_causal=self.config.is_causal,
+            padding=sequence.padding,
+            documents=sequence.documents,
+            positions=sequence.positions,
+        )
 
     def angles_of(self, sequence):
         """Cosines and sines per rotary embedding, as the layers use them: {rope key: ([B, 1, T, d], [B, 1, T, d])}."""
