@@ -70,6 +70,7 @@ style-check: $(STAMP)  ## check format and lint, changing nothing
 bench: $(STAMP)  ## measure speed and memory
 	@echo "bench: measuring speed and memory"
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.growth
 
 clean:  ## remove caches and build output (keeps .venv and runs)
 	@echo "clean: removing caches and build output; .venv and runs stay"

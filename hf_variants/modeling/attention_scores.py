@@ -23,7 +23,7 @@ from .packed_attention import PackedRows, by_document
 from .plain_linear import in_autocast_dtype
 from .windowed_attention import pays, windowed_attention
 
-BLOCK_ELEMENTS = 1 << 22
+BLOCK_ELEMENTS = 1 << 21
 
 
 class AlibiBias(NamedTuple):

@@ -1,0 +1,68 @@
+"""The benchmarks measure what they say, refuse wrong numbers, and the prepared GPU run works on small shapes."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import gpu, growth
+from benchmarks.case import OURS, Case, Ready, measure
+from benchmarks.cases import CASES, find_case
+from benchmarks.run_case import share_of_limit
+from benchmarks.table import markdown, met
+
+
+def case_of(ours_value, **options):
+    def build(sides):
+        made = {"native": Ready(lambda: torch.ones(3), 2), OURS: Ready(lambda: torch.full((3,), ours_value), 2)}
+        return {side: made[side] for side in sides}
+
+    return Case("made_up", "made up", build, rounds=2, **options)
+
+
+def test_a_speed_of_wrong_numbers_is_not_measured():
+    assert measure(case_of(1.0))["difference"] == 0
+    for value in (1.1, float("nan")):
+        with pytest.raises(ValueError, match="made_up: ours and native differ"):
+            measure(case_of(value))
+
+
+def test_targets_are_bounds_from_the_right_side():
+    result = {"targets": {"speed": 1.1, "peak": 0.7, "share": 0.85}, "speed": 1.2, "peak": 0.6, "share": 0.9}
+    assert met(result) == {"speed": True, "peak": True, "share": True}
+    assert met({**result, "speed": 1.0, "peak": 0.8, "share": 0.5}) == {"speed": False, "peak": False, "share": False}
+
+
+def test_the_share_of_the_limit_is_counted_work_over_time():
+    found = {"sides": {OURS: {"seconds": 2.0}}, "limits": {"fp32 GEMM GFLOP/s": 100.0, "fp32 weights GB/s": 10.0}}
+    assert share_of_limit(case_of(1.0, flops=1e11), found) == {"share": 0.5, "share_of": "GEMM"}
+    assert share_of_limit(case_of(1.0, bytes=1e10), found) == {"share": 0.5, "share_of": "streaming"}
+
+
+def test_the_table_names_every_case_and_an_unknown_one_is_refused():
+    result = {
+        **{"case": "decode", "unit": "tokens", "targets": {"speed": 1.25}, "speed": 1.3, "cpu": 1.2},
+        "sides": {"native": {"per_second": 10.0}, OURS: {"per_second": 13.0}},
+    }
+    assert "| decode | 10.0 (native) | 13.0 | 1.30 x |" in markdown({"decode": result})
+    assert all(find_case(name).targets for name in CASES)
+    with pytest.raises(ValueError, match="unknown case 'speed'; choose from"):
+        find_case("speed")
+
+
+def test_growth_is_counted_and_drawn():
+    result = {"axis": "batch", "label": "rows", "machine": "made up", "points": {}}
+    for rows in (1, 2, 4):
+        result["points"][str(rows)] = {"native": rows * 2.0, OURS: rows * 1.0, "flops": rows * 5}
+    figure = growth.figure_of(result)
+    assert figure.image.lstrip().startswith(b"<?xml") and "counted FLOPs" in figure.alt
+
+
+@pytest.mark.slow
+def test_the_gpu_run_works_on_small_shapes(tmp_path):
+    target = tmp_path / "gpu.json"
+    results = gpu.main(["--tiny", "--output", str(target)])
+    assert json.loads(target.read_text()) == results
+    assert set(results) == {"card", *gpu.SECTIONS}
+    for name in gpu.SECTIONS:
+        assert "failed" not in results[name] and "skipped" not in results[name], results[name]
