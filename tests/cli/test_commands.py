@@ -182,3 +182,14 @@ def test_interruption_is_said(capsys, monkeypatch):
     monkeypatch.setattr(generation, "generate", interrupted)
     code, _, err = run(capsys, "generate", "model_path=x", "prompt=a")
     assert code == 130 and "run the same command again to continue" in err
+
+
+def test_a_run_that_stops_itself_is_one_line_with_exit_code_1(capsys, monkeypatch):
+    from hf_variants.training import RunStopped
+
+    def stop(spec, announce):
+        raise RunStopped("step 7: the loss is nan; the last good checkpoint is out/checkpoint-5")
+
+    monkeypatch.setattr("hf_variants.jobs.pretraining.pretrain", stop)
+    code, _, err = run(capsys, "pretrain", "output_dir=out")
+    assert code == 1 and err.startswith("error: step 7: the loss is nan") and err.count("\n") == 1

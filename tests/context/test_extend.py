@@ -132,6 +132,7 @@ def test_bad_requests_are_refused_before_training(checkpoint):
         extend_context(spec_of(checkpoint, model_path=str(checkpoint / "missing"), output_dir=str(checkpoint / "b")), quiet)
 
 
+@pytest.mark.slow
 def test_stages_of_growing_length_go_on_where_they_stopped(checkpoint, monkeypatch):
     """Every method is compared, keys are looked for, two lengths are trained, and a finished stage is not trained again."""
     from hf_variants.training import pretraining

@@ -85,7 +85,9 @@ def test_warmup_stable_decay(text, tmp_path):
 
 def test_masked_language_model(text, tmp_path):
     model = {**DENSE, "is_causal": False}
-    spec = spec_of(text, tmp_path / "out", model, objective="mlm", trainer={"max_steps": 50, "logging_steps": 50})
+    spec = spec_of(
+        text, tmp_path / "out", model, objective="mlm", trainer={"max_steps": 50, "logging_steps": 50, "eval_steps": 50}
+    )
     result = pretrain(spec, quiet)
     assert result["eval_perplexity"] < result["unigram_perplexity"]
     loaded, tokenizer = AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -110,6 +112,7 @@ def test_hidden_tokens_depend_on_row_epoch_and_seed_alone():
     assert not torch.equal(collator(rows)["labels"], batch["labels"])
 
 
+@pytest.mark.slow
 def test_samples_change_nothing_but_their_file(text, tmp_path):
     plain = pretrain(spec_of(text, tmp_path / "plain", {**MODEL, "hidden_dropout": 0.1}), quiet)
     samples, lines = {"prompts": ["verse 1", "the light of day"], "steps": 4, "generation": {"max_new_tokens": 4}}, []
@@ -147,6 +150,7 @@ def test_bf16_activation_checkpointing_and_tensorboard(text, tmp_path, monkeypat
     assert {"train/loss", "train/tokens_per_second", "train/mfu", "eval/perplexity"} <= set(tags), tags
 
 
+@pytest.mark.slow
 def test_trackio(text, tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     trainer = {"max_steps": 2, "report_to": "trackio", "project": "tiny", "run_name": "first"}

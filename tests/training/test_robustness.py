@@ -109,9 +109,21 @@ def broken_weight(model):
 @pytest.mark.parametrize(
     ("damage", "what", "origin", "accumulate"),
     [
-        (infinite_output, "the loss is nan", "output that is not finite is that of model.layers.1.self_attn.o_proj", 2),
+        pytest.param(
+            infinite_output,
+            "the loss is nan",
+            "output that is not finite is that of model.layers.1.self_attn.o_proj",
+            2,
+            marks=pytest.mark.slow,
+        ),
         (infinite_gradient, "the norm of the gradients is nan", "is that of model.layers.0.self_attn.q_proj.weight", 2),
-        (broken_weight, "the loss is nan", "the weight model.layers.1.self_attn.k_proj.weight is not finite", 1),
+        pytest.param(
+            broken_weight,
+            "the loss is nan",
+            "the weight model.layers.1.self_attn.k_proj.weight is not finite",
+            1,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_number_that_is_none_stops_the_run(text, tmp_path, damage, what, origin, accumulate):
@@ -148,6 +160,7 @@ def test_a_full_disk_harms_no_checkpoint(text, tmp_path):
     assert result["steps"] == 10
 
 
+@pytest.mark.slow
 def test_a_dead_hub_harms_nothing(text, tmp_path, monkeypatch, caplog):
     from huggingface_hub import HfApi
     from transformers import Trainer
@@ -227,6 +240,7 @@ def test_more_steps_for_a_finished_run(text, tmp_path):
         pretrain(spec_of(text, directory, trainer={"max_steps": 8}, allow_changes=True, seed=1), quiet)
 
 
+@pytest.mark.slow
 def test_steps_may_be_cut_otherwise(text, tmp_path):
     """The same rows per step in other micro-batches is the same run, as when it goes on with another number of processes."""
     pretrain(spec_of(text, tmp_path / "out"), quiet)
