@@ -17,7 +17,7 @@ from .adapters import adapter_config, keep_differentiable, make_reachable, quant
 from .base import base_fingerprint, check_base, prepare_base
 from .card import write_cards
 from .classification import class_names
-from .examples import Examples, read_examples
+from .examples import Examples, is_chat, read_examples
 from .merging import CLASSES_FILE, label_keys, merge_adapter
 from .specs import check_keys
 from .tokenizers import check_vocabulary, keep_short, open_tokenizer, token_counts
@@ -49,6 +49,8 @@ def finetune(spec, announce=print_once):
     check_vocabulary(tokenizer, config)
     _check_length(spec, config)
     examples = read_examples(spec.data, spec.task)
+    if spec.chat_template is not None and not is_chat(examples.train[0]):
+        raise ValueError(f"chat_template={spec.chat_template!r} has no effect: the examples are texts, not messages")
     names = class_names(examples, spec) if spec.task == "classification" else []
     examples, longer = _within_length(examples, tokenizer, spec)
     check_batches(arguments, len(examples.train))

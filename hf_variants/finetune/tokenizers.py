@@ -5,8 +5,6 @@ Notable here: an example that is too long is counted before the trainer sees it,
 
 from pathlib import Path
 
-from .examples import is_chat
-
 PLAIN_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
@@ -52,7 +50,7 @@ def token_counts(records, tokenizer, spec):
     counts = []
     for record in records:
         try:
-            counts.append(max(_count(text, tokenizer) for text in _texts(record, spec)))
+            counts.append(max(_count(text, tokenizer, spec.task) for text in _texts(record, spec)))
         except TemplateError as error:
             raise ValueError(f"the chat template cannot write an example: {error}") from None
     return counts
@@ -88,11 +86,8 @@ def _texts(record, spec):
     return [record["prompt"] + record[name] for name in ("completion", "chosen", "rejected") if name in record]
 
 
-def _count(text, tokenizer):
+def _count(text, tokenizer, task):
     if isinstance(text, list):
         return len(tokenizer.apply_chat_template(text, tokenize=True, return_dict=True)["input_ids"])
-    # the end token is added to texts
-    return len(tokenizer(text, verbose=False)["input_ids"]) + 1
-
-
-__all__ = ["check_vocabulary", "is_chat", "keep_short", "open_tokenizer", "token_counts"]
+    # TRL adds the end token to texts
+    return len(tokenizer(text, verbose=False)["input_ids"]) + int(task != "classification")

@@ -95,6 +95,21 @@ def test_too_long_examples_are_counted_and_never_cut_unasked(tmp_path):
     assert keep_short(rows, counts, spec, "train") == (rows, 1)
 
 
+@pytest.mark.parametrize("task", ["supervised", "preference", "classification"])
+def test_counted_tokens_are_those_the_trainer_sees(tmp_path, task):
+    """An example of exactly the length is kept whole; with one token less room it is too long."""
+    from datasets import Dataset
+
+    tokenizer = byte_level_bpe()
+    rows = Dataset.from_list(records(task)[:1])
+    if task == "supervised":
+        rows = Dataset.from_list([{"prompt": "Say sun:", "completion": " sun"}])
+    spec = build_spec(FinetuneSpec, {"output_dir": "x", "model_path": "y", "task": task})
+    text = {"supervised": "Say sun: sun", "preference": "Say sun: sun it is", "classification": "here is the sun"}[task]
+    ends = 0 if task == "classification" else 1
+    assert token_counts(rows, tokenizer, spec) == [len(tokenizer(text)["input_ids"]) + ends]
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

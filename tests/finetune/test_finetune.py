@@ -126,6 +126,30 @@ def test_mistakes_stop_before_training(model_path, tmp_path, keys, message):
     assert not list(tmp_path.glob("out/checkpoint-*"))
 
 
+def test_a_template_for_texts_is_refused(model_path, tmp_path):
+    (tmp_path / "template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ValueError, match="has no effect: the examples are texts, not messages"):
+        run(model_path, tmp_path, "preference", chat_template=str(tmp_path / "template.jinja"))
+
+
+@pytest.mark.slow
+def test_two_processes_fine_tune_one_adapter(model_path, tmp_path):
+    """The shipped script as torchrun starts it."""
+    import subprocess
+    import sys
+
+    import yaml
+
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(mapping(model_path, tmp_path, "supervised", "lora")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "recipes/finetune.py"]
+    done = subprocess.run([*command, str(recipe)], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    stage = json.loads((tmp_path / "out" / "stage.json").read_text())
+    assert stage["status"] == "finished" and stage["result"]["steps"] == 2
+    assert stage["result"]["merged"]["max_difference"] < 1e-4 and done.stdout.count("parameters are trained") == 1
+
+
 def test_a_tokenizer_beyond_the_vocabulary_is_refused(tmp_path):
     path = write_model(tmp_path / "base", vocab_size=300)
     with pytest.raises(ValueError, match="ids up to 32[0-9], but the model's vocab_size=300"):
