@@ -24,6 +24,7 @@ COMMANDS = (
     "describe",
     "diff",
     "families",
+    "profile_cache",
     "attention",
     "scaling",
     "tokenizer",

@@ -1,0 +1,101 @@
+"""Cache profiles: what is counted is what a decoding model holds, kind by kind."""
+
+import json
+
+import pytest
+import torch
+
+from hf_variants import VariantsConfig, cli
+from hf_variants.evaluation.cache_profile import count_cache, measure_cache
+
+BASE = {
+    "vocab_size": 61,
+    "hidden_size": 64,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "head_dim": 4,
+    "max_position_embeddings": 64,
+}
+MLA = {
+    "attention_type": "mla",
+    "head_dim": None,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 4,
+}
+TOGGLES = {
+    "mha": {},
+    "gqa": {"num_key_value_heads": 8},
+    "mqa": {"num_key_value_heads": 1},
+    "mla": MLA,
+    "mla with norm": {**MLA, "qk_norm": "head"},
+    "windows": {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 6},
+    "chunks": {"layer_types": ["chunked_attention"] * 3 + ["full_attention"], "attention_chunk_size": 8},
+    "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", TOGGLES)
+def test_predicted_bytes_are_the_measured_ones(name, dtype):
+    config = VariantsConfig(**{**BASE, **TOGGLES[name]})
+    profile = measure_cache(count_cache(name, config, 20, 2, dtype), config, new_tokens=2, repeats=1)
+    assert profile.measured_bytes == profile.bytes == sum(row["bytes"] for row in profile.kinds)
+    assert sum(row["layers"] for row in profile.kinds if "record" not in row["kind"]) == 4
+    assert profile.tokens_per_second > 0
+
+
+def test_the_exercise_mha_gqa_mqa_mla():
+    profiles = {
+        name: count_cache(name, VariantsConfig(**{**BASE, **TOGGLES[name]}), 40) for name in ("mha", "gqa", "mqa", "mla")
+    }
+    assert profiles["mha"].share_of_mha == 1
+    assert profiles["gqa"].bytes * 4 == profiles["mha"].bytes and profiles["mqa"].bytes * 32 == profiles["mha"].bytes
+    assert profiles["mla"].bytes_per_token == 4 * (8 + 4) * 2
+
+
+def test_kinds_are_named():
+    config = VariantsConfig(**{**BASE, **TOGGLES["windows"]})
+    kinds = {row["kind"]: row for row in count_cache("windows", config, 40).kinds}
+    assert kinds["window 6"]["layers"] == kinds["full"]["layers"] == 2
+    assert kinds["window 6"]["bytes"] * 40 == kinds["full"]["bytes"] * 5
+
+
+@pytest.mark.parametrize(
+    "keys, length, match",
+    [
+        ({"is_causal": False}, 4, "is_causal=False has no key-value cache"),
+        ({}, 0, "length=0"),
+        ({}, 63, "max_position_embeddings=64"),
+    ],
+)
+def test_what_cannot_be_profiled(keys, length, match):
+    config = VariantsConfig(**{**BASE, **keys})
+    with pytest.raises(ValueError, match=match):
+        measure_cache(count_cache("it", config, length), config)
+
+
+def command(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["profile-cache", *words])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, " ".join(printed.err.split())
+
+
+def test_command_line(tmp_path, capsys):
+    (tmp_path / "mha.json").write_text(json.dumps(BASE))
+    words = [str(tmp_path / "mha.json"), "--vary", "num_key_value_heads=8", "--length", "20", "--new-tokens", "2"]
+    mixed = ["--vary", 'layer_types=["sliding_attention","full_attention","full_attention","full_attention"],sliding_window=4']
+    code, out, _ = command(capsys, *words, *mixed, "--measure", "--json", "--plot", str(tmp_path / "caches.png"))
+    profiles = json.loads(out)
+    assert code == 0 and [profile["measured_bytes"] for profile in profiles] == [profile["bytes"] for profile in profiles]
+    assert profiles[1]["share_of_mha"] == 0.25 and len(profiles[2]["kinds"]) == 2
+    assert (tmp_path / "caches.png").read_bytes()[:4] == b"\x89PNG"
+    code, out, _ = command(capsys, "llama-3-8b", "--vary", "num_key_value_heads=32")
+    assert code == 0 and "25.0%" in out and "100.0%" in out
+    code, _, err = command(capsys, "llama-3-8b", "--measure")
+    assert code == 2 and "num_hidden_layers" in err
+    code, _, err = command(capsys, "llama-3-8b", "--dtype", "int8")
+    assert code == 2 and "choose such as bfloat16" in err
