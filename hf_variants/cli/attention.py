@@ -83,9 +83,9 @@ def receptive_field(
 
     from ..analysis import count_parameters
     from ..diagnostics import receptive_field as measure
-    from .describe import read_config
+    from ..convert.config_source import read_config
 
-    config = read_config(model, dict(parse_words(words or ())))
+    config = read_config(model, **dict(parse_words(words or ())))
     size = count_parameters(config).total
     if size > 2e8:
         raise ValueError(

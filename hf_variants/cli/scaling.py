@@ -111,9 +111,9 @@ def plan(
     known = read_law(law)
     budget = Budget.of(flops, hours, money, devices, peak_tflops, mfu, price_per_hour)
     if config is not None:
-        from .describe import read_config
+        from ..convert.config_source import read_config
 
-        config = read_config(config, {})
+        config = read_config(config)
     result = plan_training(
         known, budget, parameters, tokens, inference_tokens, unique_tokens, quality, batch_tokens, sequence_length, config
     )

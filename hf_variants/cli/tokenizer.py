@@ -73,9 +73,9 @@ def sweep(
     from ..tokens import sweep_vocabulary
     from ..training.documents import read_documents, split_documents
     from ..training.specs import DataSpec
-    from .describe import read_config
+    from ..convert.config_source import read_config
 
-    model = read_config(config, {})
+    model = read_config(config)
     documents = [document for file in files for document in read_documents(DataSpec(source=file))]
     train, measured = split_documents(documents, held_out, seed=0)
     from rich.progress import Progress
