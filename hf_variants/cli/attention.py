@@ -82,8 +82,8 @@ def receptive_field(
     from rich.progress import Progress
 
     from ..analysis import count_parameters
-    from ..diagnostics import receptive_field as measure
     from ..convert.config_source import read_config
+    from ..diagnostics import receptive_field as measure
 
     config = read_config(model, **dict(parse_words(words or ())))
     size = count_parameters(config).total

@@ -70,10 +70,10 @@ def sweep(
     """Train vocabularies of several sizes and compare what they cost per byte of text in a config."""
     _check_plot(plot)
     numbers = _sizes(sizes)
+    from ..convert.config_source import read_config
     from ..tokens import sweep_vocabulary
     from ..training.documents import read_documents, split_documents
     from ..training.specs import DataSpec
-    from ..convert.config_source import read_config
 
     model = read_config(config)
     documents = [document for file in files for document in read_documents(DataSpec(source=file))]
