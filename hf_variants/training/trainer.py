@@ -113,8 +113,8 @@ class VariantsTrainer(Trainer):
         way = f"the last good checkpoint is {good}" if good else "no checkpoint was written before"
         raise RunStopped(
             f"step {step}: the {what} is {value}; {self._origin()}. The weights were not changed by this step and {way}; "
-            "lower trainer.learning_rate, raise trainer.warmup_steps or lower trainer.max_grad_norm, and run again with "
-            "allow_changes=true"
+            "lower trainer.learning_rate, raise trainer.warmup_steps or lower trainer.max_grad_norm, and run again (pretrain and "
+            "extend go on from that checkpoint with allow_changes=true)"
         )
 
     def _origin(self):
@@ -124,8 +124,12 @@ class VariantsTrainer(Trainer):
             return "its layer is not looked for in a sharded model"
         batches = [self._prepare_inputs(batch) for batch in self._micro_batches]
         bare.zero_grad(set_to_none=True)
-        with self.compute_loss_context_manager():
-            return locate(bare, batches)
+        try:
+            with self.compute_loss_context_manager():
+                return locate(bare, batches)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            # rows of a trainer that makes its own inputs of them, such as pairs of preferences
+            return "its layer is not known, since the model cannot read the rows of this trainer by itself"
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
