@@ -113,8 +113,8 @@ class VariantsTrainer(Trainer):
         way = f"the last good checkpoint is {good}" if good else "no checkpoint was written before"
         raise RunStopped(
             f"step {step}: the {what} is {value}; {self._origin()}. The weights were not changed by this step and {way}; "
-            "lower trainer.learning_rate, raise trainer.warmup_steps or lower trainer.max_grad_norm, and run again (pretrain and "
-            "extend go on from that checkpoint with allow_changes=true)"
+            "lower trainer.learning_rate, raise trainer.warmup_steps or lower trainer.max_grad_norm, and run again (pretrain "
+            "and extend go on from that checkpoint with allow_changes=true)"
         )
 
     def _origin(self):
