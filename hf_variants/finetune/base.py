@@ -3,6 +3,7 @@
 Notable here: an adapter is worth nothing without its base, so a base that exists nowhere else is kept beside it.
 """
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -35,14 +36,28 @@ def check_base(spec):
 
 
 def base_fingerprint(spec):
-    """What tells one base from another: the stage that made it, else its config and the sizes of its weights."""
+    """What tells one base from another: the stage that made it, else its config and samples of its weights."""
     made = stage_fingerprint(spec.model_path)
     folder = Path(spec.model_path)
     if made or not folder.is_dir():
         return made
-    sizes = {file.name: file.stat().st_size for file in sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.gguf"))}
+    weights = sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.gguf"))
     config = folder / "config.json"
-    return {"config": config.read_text(encoding="utf-8") if config.is_file() else None, "sizes": sizes}
+    text = config.read_text(encoding="utf-8") if config.is_file() else None
+    return {"config": text, "weights": {file.name: sampled_digest(file) for file in weights}}
+
+
+def sampled_digest(file, slices=32, length=1 << 16):
+    """Hex digest of a file's size and of slices spread evenly over it: weights that were trained again differ in nearly every
+    byte, so that a file of many gigabytes need not be read whole.
+    """
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        for index in range(slices):
+            stream.seek(max(0, size - length) * index // max(1, slices - 1))
+            digest.update(stream.read(length))
+    return digest.hexdigest()[:16]
 
 
 def prepare_base(spec, config, announce=print_once):

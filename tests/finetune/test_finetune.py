@@ -126,6 +126,24 @@ def test_mistakes_stop_before_training(model_path, tmp_path, keys, message):
     assert not list(tmp_path.glob("out/checkpoint-*"))
 
 
+def test_a_base_that_was_trained_again_is_another_base(model_path, tmp_path):
+    import shutil
+
+    from hf_variants.finetune.base import base_fingerprint
+
+    def fingerprint(path):
+        return base_fingerprint(build_spec(FinetuneSpec, mapping(str(path), tmp_path)))
+
+    shutil.copytree(model_path, tmp_path / "copy")
+    assert fingerprint(tmp_path / "copy") == fingerprint(model_path)
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-3)
+    model.save_pretrained(tmp_path / "copy")
+    assert fingerprint(tmp_path / "copy") != fingerprint(model_path)
+
+
 def test_a_template_for_texts_is_refused(model_path, tmp_path):
     (tmp_path / "template.jinja").write_text("{{ messages }}")
     with pytest.raises(ValueError, match="has no effect: the examples are texts, not messages"):
