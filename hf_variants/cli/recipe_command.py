@@ -8,6 +8,7 @@ import json
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from ..training.spec_parsing import describe_keys, load_spec
 
@@ -50,7 +51,8 @@ def help_text(summary, spec_class):
     """The summary and a line per key."""
     rows = describe_keys(spec_class)
     lines = [f"{key} ({kind}, {_default_words(default)}): {help}" for key, kind, default, help in rows]
-    return "\n".join([summary, "", "\b", "Keys:", *(f"  {line}" for line in lines)])
+    # typer reads help as rich markup, in which [values] would be a style and vanish
+    return "\n".join([summary, "", "\b", "Keys:", *(f"  {escape(line)}" for line in lines)])
 
 
 def _default_words(default):
