@@ -72,7 +72,7 @@ def fill_cache(model, batch, length, seed=3):
     for layer in cache.layers:
         for name in ("keys", "values"):
             held = getattr(layer, name)
-            width = 1 if name == "values" and hasattr(model.config, "kv_lora_rank") else held.shape[3]
+            width = 1 if name == "values" and getattr(model.config, "kv_lora_rank", None) else held.shape[3]
             # rotary keys of MLA lie in another order natively, so all their dimensions get one number
             drawn = torch.randn(*held.shape[:2], length, width, generator=generator).expand(-1, -1, -1, held.shape[3]).clone()
             setattr(layer, name, drawn.to(held.dtype))
