@@ -93,7 +93,7 @@ class GrowingLayer(DynamicLayer):
     _room = None
 
     def update(self, key_states, value_states, *args, **kwargs):
-        if not self.is_initialized or self.keys.numel() < COPIED_BELOW or not _is_plain_step(key_states):
+        if not self.is_initialized or self.keys.numel() < COPIED_BELOW or not _is_plain_step(key_states, value_states):
             return super().update(key_states, value_states, *args, **kwargs)
         held, new = self.keys.shape[2], key_states.shape[2]
         if self._room is None or not self._room.continues(self.keys, self.values, held + new):
@@ -110,8 +110,9 @@ class GrowingLayer(DynamicLayer):
 COPIED_BELOW = 1 << 15
 
 
-def _is_plain_step(key_states):
-    return not (torch.is_grad_enabled() and key_states.requires_grad) and not is_tracing(key_states)
+def _is_plain_step(key_states, value_states):
+    recorded = torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad)
+    return not recorded and not is_tracing(key_states)
 
 
 class _Room:

@@ -60,11 +60,14 @@ def test_a_step_writes_its_own_tokens_only():
     assert len(places) == 1
 
 
-def test_gradients_flow_through_a_cache_that_is_trained_with():
-    layer, keys = GrowingLayer(), torch.randn(1, 1, 2, 3, requires_grad=True)
-    layer.update(keys, keys)
-    layer.update(keys, keys)[0].sum().backward()
-    assert keys.grad.sum() == 12
+@pytest.mark.parametrize("trained", [0, 1])
+def test_gradients_flow_through_a_cache_that_is_trained_with(trained):
+    layer, states = GrowingLayer(), [torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2, 3)]
+    states[trained].requires_grad_()
+    for _ in range(2):
+        held = layer.update(*states)
+    held[trained].sum().backward()
+    assert states[trained].grad.sum() == 12
 
 
 def test_only_plain_growing_layers_are_replaced():
