@@ -67,7 +67,7 @@ class VariantsGatedMLP(nn.Module):
 
     def forward(self, hidden_states, token_mask=None):
         layers = (self.gate_proj, self.up_proj, self.down_proj)
-        if self.recomputes and records_gradients(hidden_states, self.down_proj.weight) and all(map(is_plain_linear, layers)):
+        if self.recomputes and all(map(is_plain_linear, layers)) and records_gradients(hidden_states, self.down_proj.weight):
             weights = (part for layer in layers for part in (layer.weight, layer.bias))
             product = training_linear if self.training else nn.functional.linear
             return GatedMLPFunction.apply(self.combine, product, *in_autocast_dtype(hidden_states, *weights))

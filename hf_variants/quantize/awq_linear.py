@@ -8,11 +8,11 @@ else multiplies by the dequantised matrix, so float32 gives exactly what the cod
 import torch
 from torch import nn
 
-from .packing import PACK, pack_gemm, unpack_gemm
+from .packing import PACK, pack_gemm, unpack_gemm, unpack_words
 from .rounding import GroupCodes
 
-# Measured on two CPU cores: above this number of rows one dense product is faster than the int4 kernel.
-KERNEL_ROWS = 8
+# Measured on one CPU core: above this number of rows one dense product is faster than the int4 kernel.
+KERNEL_ROWS = 32
 _KERNEL_GROUPS = (32, 64, 128, 256)
 _CUDA_INNER_TILES = 8
 
@@ -94,10 +94,11 @@ class AwqLinear(nn.Module):
 
     def dequantize(self, dtype=torch.float32):
         """The dense weight [out, in], computed in float32 and then cast to `dtype`."""
-        codes = unpack_gemm(self.qweight).view(-1, self.group_size, self.out_features)
-        zeros = unpack_gemm(self.qzeros).unsqueeze(1)
-        weight = (codes.float() - zeros) * self.scales.float().unsqueeze(1)
-        return weight.flatten(0, 1).t().to(dtype)
+        # subtracted as integers, in place: this runs before every product of many rows
+        codes = unpack_words(self.qweight).view(-1, self.group_size, self.out_features)
+        codes.sub_(unpack_words(self.qzeros).view(-1, 1, self.out_features))
+        weight = codes.float().mul_(self.scales.float().unsqueeze(1)).to(dtype)
+        return weight.flatten(0, 1).t()
 
     @property
     def weight(self):

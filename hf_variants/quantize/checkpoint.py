@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from .checks import check_options, refuse_quantized_config
+from .memory import give_back
 from .sensitivity import dense_within, size_of
 from .store import LayerStore, fingerprint_of_weights
 from .whole_model import quantize_awq, quantize_rtn
@@ -63,6 +64,7 @@ def quantize_checkpoint(
     check_arguments(method, bits, group_size, to, calibration, awq_options, max_bytes)
     check_target(dst, overwrite)
     model = load_full_precision(src)
+    give_back()
     if to == "native":
         from .native_export import check_native
 

@@ -27,8 +27,13 @@ def pack_gemm(codes):
     return packed
 
 
-def unpack_gemm(packed):
-    """Inverse of `pack_gemm`: int32 [rows, words] to uint8 codes [rows, 8 * words]."""
+def unpack_words(packed):
+    """int32 [rows, words] to int32 codes [rows, words, 8], in the order of the columns."""
     shifts = torch.tensor([4 * ORDER.index(column) for column in range(PACK)], device=packed.device, dtype=torch.int32)
     # The sign bit is shifted in from the left and masked away.
-    return ((packed.unsqueeze(-1) >> shifts) & 15).to(torch.uint8).flatten(1)
+    return (packed.unsqueeze(-1) >> shifts).bitwise_and_(15)
+
+
+def unpack_gemm(packed):
+    """Inverse of `pack_gemm`: int32 [rows, words] to uint8 codes [rows, 8 * words]."""
+    return unpack_words(packed).to(torch.uint8).flatten(1)

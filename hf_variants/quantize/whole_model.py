@@ -18,6 +18,7 @@ from .calibration import DEFAULT_LENGTH, pack_calibration
 from .checks import check_finite_weights, check_not_quantized, check_options, check_shapes, resolve_names
 from .layer_quantization import Settings, aware_layer, nearest_layer
 from .layerwise import build_layer, in_float32, open_stream, outputs_of, shell_of
+from .memory import give_back
 from .result import QuantizationReport, QuantizedModel, storage_dtypes
 from .sites import layer_sites, quantizable_linears
 
@@ -165,6 +166,7 @@ class _Run:
             self.shell.base_model.layers.append(self._layer(index, name, store))
             if release:
                 layers[index] = nn.Identity()
+                give_back()
             if progress is not None:
                 progress(index + 1, len(layers), name)
         return self._result(eval_ids)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from .loading import register_awq
+from .memory import give_back
 
 REPORT_NAME = "quantization_report.json"
 # What float32 arithmetic in another order may differ by, relative to the largest logit.
@@ -48,6 +49,7 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=
         model.save_pretrained(partial, max_shard_size=max_shard_size)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
+        give_back()
         report = {
             **result.report.to_dict(),
             **(facts or {}),

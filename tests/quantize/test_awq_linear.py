@@ -96,6 +96,20 @@ def test_shapes_that_the_layout_cannot_hold_are_refused():
         AwqLinear(64, 12, 32)
 
 
+def test_decoding_never_dequantises(monkeypatch):
+    """What a layer around it asks of `weight` at each step would cost more than the product."""
+    from hf_variants.quantize import quantize_rtn
+    from tests.quantize.quantized import fitting
+    from tests.variants import draw_ids
+
+    model = quantize_rtn(fitting("gqa"), group_size=32).to_storage()
+    ids, count = draw_ids(1, 4), []
+    monkeypatch.setattr(AwqLinear, "dequantize", lambda self, dtype=None: count.append(self) or torch.zeros(1))
+    with torch.no_grad():
+        model(ids[:, :1])
+    assert model.dtype == torch.bfloat16 and count == []
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_kernel_is_close_to_the_dense_product():
     layer, weight = layer_and_weight(inputs=256, outputs=64, group=64)
