@@ -71,7 +71,7 @@ class QuantizeSpec:
     to: Literal["variants", "native"] = key(
         "native: in the class and names of the native family, for serving engines", "variants"
     )
-    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused where it cannot run", "own")
+    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused with the reason", "own")
     calibration: str | None = key("text, folder or dataset to calibrate on, instead of data's training part", None)
     data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
     calibration_rows: int = key("rows of calibration", 32)

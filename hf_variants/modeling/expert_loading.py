@@ -61,3 +61,17 @@ def experts_split(model, load_config):
     yield replace(load_config, weight_mapping=[*given, *splitting_converters()])
     # what was used here would be undone at saving
     model._weight_conversions = [entry for entry in model._weight_conversions if entry in given]
+
+
+def forget_irreversible(model):
+    """Drop what a quantizer did to read its own files: it has no inverse and needs none, but saving would ask for one."""
+    kept = []
+    if getattr(model, "_weight_conversions", None) is None:
+        return
+    for entry in model._weight_conversions:
+        try:
+            entry.reverse_transform()
+        except NotImplementedError:
+            continue
+        kept.append(entry)
+    model._weight_conversions = kept

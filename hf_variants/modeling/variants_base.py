@@ -11,7 +11,7 @@ from .attention_scores import ATTENTION_FUNCTIONS
 from .blocks import VariantsDecoderLayer
 from .built_config import as_built, built_fields, changed_fields
 from .configuration_variants import VariantsConfig
-from .expert_loading import experts_split
+from .expert_loading import experts_split, forget_irreversible
 from .experts import VariantsTopKRouter
 from .grouped_attention import VariantsAttention
 from .latent_attention import VariantsLatentAttention
@@ -120,7 +120,9 @@ class VariantsPreTrainedModel(PreTrainedModel):
     @staticmethod
     def _load_pretrained_model(model, state_dict, checkpoint_files, load_config, *args, **kwargs):
         with experts_split(model, load_config) as ready:
-            return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, ready, *args, **kwargs)
+            loaded = PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, ready, *args, **kwargs)
+        forget_irreversible(model)
+        return loaded
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):

@@ -1,6 +1,7 @@
-"""Who computes the scales: this package, or AutoAWQ where it can run.
+"""Who computes the scales: this package alone; AutoAWQ is named and refused.
 
-Notable here: a producer is refused with the reason that was found on this machine, never replaced silently by another.
+Notable here: AutoAWQ is archived by its authors and takes only model classes of its own table; no bridge to it is shipped, so
+asking for it is an error with the reason, never another producer in its place.
 """
 
 PRODUCERS = ("own", "autoawq")
@@ -10,14 +11,16 @@ def check_producer(name):
     """Raise ValueError where `name` is no producer, or cannot run here."""
     if name not in PRODUCERS:
         raise ValueError(f"producer={name!r} is unknown; choose from {list(PRODUCERS)}")
-    if name == "autoawq" and (reason := why_not_autoawq()):
-        raise ValueError(f"producer='autoawq' cannot run here: {reason}; use producer='own', which writes the same format")
+    if name == "autoawq":
+        raise ValueError(
+            f"producer='autoawq' cannot run here: {why_not_autoawq()}; use producer='own', which writes its format"
+        )
 
 
 def why_not_autoawq():
-    """The reason why AutoAWQ cannot quantise models of this family here, or None."""
+    """The reason why AutoAWQ cannot quantise models of this family here."""
     try:
         import awq  # noqa: F401
     except ImportError as error:
-        return f"autoawq is not importable ({error}); it is archived by its authors: pip install hf-variants[autoawq]"
-    return None
+        return f"autoawq, which its authors archived, is not importable ({error})"
+    return "autoawq, which its authors archived, quantises classes of its own table alone, and this family is not in it"

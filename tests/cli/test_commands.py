@@ -194,3 +194,33 @@ def test_a_run_that_stops_itself_is_one_line_with_exit_code_1(capsys, monkeypatc
     monkeypatch.setattr("hf_variants.jobs.pretraining.pretrain", stop)
     code, _, err = run(capsys, "pretrain", "output_dir=out")
     assert code == 1 and err.startswith("error: step 7: the loss is nan") and err.count("\n") == 1
+
+
+def test_quantize_takes_its_source_and_target_as_plain_words(monkeypatch, capsys):
+    from hf_variants.jobs import quantization
+
+    seen = []
+    monkeypatch.setattr(quantization, "quantize", lambda spec, announce: seen.append(spec) or {"bytes": 1})
+    code, _, _ = run(capsys, "quantize", "src", "64", "--method", "awq", "--group-size", "32", "--calibration", "text.txt")
+    assert code == 0
+    recipe = ["recipes/quantize.yaml", "model_path=src", "output_dir=64", "group_size=32", "calibration=text.txt"]
+    assert (seen[0].model_path, seen[0].output_dir, seen[0].group_size, seen[0].calibration) == ("src", "64", 32, "text.txt")
+    code, _, _ = run(capsys, "quantize", *[word.replace("=64", "='64'") for word in recipe])
+    assert code == 0 and seen[1].model_path == "src" and seen[1].output_dir == "64"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bits", "3"], "bits=3 cannot be written"),
+        (["--group-size", "48"], "group_size=48 is not supported"),
+        ([], "needs text to calibrate on"),
+        (["--producer", "autoawq"], "producer='autoawq' cannot run here: autoawq, which its authors archived"),
+        (["--method", "rtn", "--max-bytes", "10"], "max_bytes needs errors measured on calibration tokens"),
+        (["--method", "rtn", "--calibration", "a.txt"], "mean nothing to method='rtn'"),
+        (["--to", "onnx"], "to='onnx' is unknown"),
+    ],
+)
+def test_what_quantize_cannot_do_is_said_before_a_file_is_read(words, message, capsys):
+    code, _, error = run(capsys, "quantize", "no-such-source", "no-such-target", *words)
+    assert code == 2 and message in error

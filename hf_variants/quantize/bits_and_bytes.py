@@ -1,0 +1,103 @@
+"""bitsandbytes for every member of the family: nf4, nf4 with double quantisation, int8; counted after loading.
+
+    model = load_in_bitsandbytes("folder", "nf4")       # experts included; router and head stay as they are
+    quantized_counts(model)                             # what is packed, and what is dense
+
+Notable here: bitsandbytes passes over what is no Linear without a word, so what it packed is counted, and a matrix of a layer
+that stayed dense unasked is an error.
+"""
+
+from torch import nn
+
+# scheme -> arguments of BitsAndBytesConfig, dtype of what is computed around it
+SCHEMES = {
+    "nf4": ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "bfloat16"),
+    "nf4-double": ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}, "bfloat16"),
+    # its product runs in float16 whatever it is given
+    "int8": ({"load_in_8bit": True}, "float16"),
+}
+_CPU_BLOCK = 64
+_NEVER = ("mlp.gate", "mlp.shared_expert_gate")
+
+
+def load_in_bitsandbytes(path, scheme="nf4", *, dtype=None, skip=(), **load_kwargs):
+    """`AutoModelForCausalLM.from_pretrained` of a variants checkpoint with its layers packed by bitsandbytes.
+
+    Args:
+        scheme: one of `SCHEMES`.
+        dtype: what is computed in; None takes that of the scheme.
+        skip: names of modules to leave dense beside the output head and the routers.
+
+    Raises:
+        ValueError: for an unknown scheme; where bitsandbytes is not installed; when a matrix of a layer stayed dense unasked.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers.utils import is_bitsandbytes_available
+
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme={scheme!r} is unknown; choose from {list(SCHEMES)}")
+    if not is_bitsandbytes_available():
+        raise ValueError(f"scheme={scheme!r} needs bitsandbytes: pip install hf-variants[quantize]")
+    arguments, usual = SCHEMES[scheme]
+    dtype = dtype or getattr(torch, usual)
+    if arguments.get("load_in_4bit"):
+        arguments = {**arguments, "bnb_4bit_compute_dtype": dtype}
+    # given names replace bitsandbytes' own list, which holds the head
+    settings = BitsAndBytesConfig(**arguments, llm_int8_skip_modules=["lm_head", "mlp.shared_expert_gate", *skip])
+    model = AutoModelForCausalLM.from_pretrained(path, quantization_config=settings, dtype=dtype, **load_kwargs)
+    counts = quantized_counts(model)
+    left = [name for name in counts["dense"] if not any(part in name for part in (*_NEVER, *skip))]
+    if left or not counts["modules"]:
+        raise ValueError(
+            f"bitsandbytes left {len(left)} matrices of the layers dense: {left[:6]}; name them in skip to allow it, or "
+            "convert the checkpoint to the family first"
+        )
+    if arguments.get("load_in_4bit"):
+        _check_cpu_kernel(model, dtype)
+    return model
+
+
+def _check_cpu_kernel(model, dtype):
+    """Raise ValueError for widths at which bitsandbytes' bfloat16 product on a CPU fails in its first forward."""
+    import bitsandbytes
+    import torch
+
+    if model.device.type != "cpu" or dtype != torch.bfloat16:
+        return
+    kind = bitsandbytes.nn.Linear4bit
+    odd = [n for n, m in model.named_modules() if isinstance(m, kind) and m.in_features % _CPU_BLOCK]
+    if odd:
+        raise ValueError(
+            f"bitsandbytes' bfloat16 kernel on a CPU needs input widths that are multiples of {_CPU_BLOCK}, which {odd[:6]} "
+            "are not; pass dtype=torch.float32, or name them in skip"
+        )
+
+
+def quantized_counts(model):
+    """What is packed: {"modules": count, "parameters": weights they stand for, "dense": names of matrices of layers that are
+    not}."""
+    modules = parameters = 0
+    dense = []
+    packed = _packed_kinds()
+    for name, module in model.base_model.layers.named_modules():
+        if isinstance(module, packed):
+            modules += 1
+            parameters += module.in_features * module.out_features
+            continue
+        own = module.named_parameters(recurse=False)
+        kept = [part for part, p in own if p.dim() > 1 or isinstance(module, nn.Linear) and part == "weight"]
+        dense += [f"layers.{name}" if part == "weight" else f"layers.{name}.{part}" for part in kept]
+    return {"modules": modules, "parameters": parameters, "dense": dense}
+
+
+def _packed_kinds():
+    from transformers.utils import is_bitsandbytes_available
+
+    from .awq_linear import AwqLinear
+
+    if not is_bitsandbytes_available():
+        return (AwqLinear,)
+    import bitsandbytes
+
+    return (AwqLinear, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
