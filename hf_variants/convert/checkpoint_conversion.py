@@ -14,7 +14,7 @@ import torch
 from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
 from hf_variants.convert.heads import native_class, our_class
-from hf_variants.convert.kept_files import CARD, PATTERNS, keep_card, keep_files
+from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_card, keep_files
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
 from hf_variants.convert.proof import ProofError, prove
@@ -116,9 +116,12 @@ def verify_checkpoint(dst, src=None, *, progress=None):
         dict, a fresh report.
 
     Raises:
-        ValueError: the source is unknown or gone; the two differ (`ProofError`, naming where).
+        ValueError: the source is unknown or gone; the two differ, in weights, results, config or the files kept beside them
+            (`ProofError`, naming where).
     """
     dst = Path(dst)
+    if not dst.is_dir():
+        raise ValueError(f"{str(dst)!r} is no folder; --verify reads one that was converted")
     recorded = read_report(dst) if src is None or (dst / "conversion_report.json").is_file() else {}
     target = folder_side(dst)
     given = recorded.get("source", {})
@@ -132,6 +135,9 @@ def verify_checkpoint(dst, src=None, *, progress=None):
         native = target if source.is_ours else source
         found = find_family(native.config.model_type)
         rules = found.rules(native.head(found))
+        _refuse_other_config(source, target, recorded)
+        if source.folder is not None:
+            _refuse_other_files(source.folder, dst, recorded.get("kept", ()))
         return {**_proven(source, target, rules, target.shard, progress or (lambda *_: None)), "source": name}
 
 
@@ -164,6 +170,31 @@ def _written(target, folder, rules):
     if different or written.dtype != target.dtype:
         raise ProofError(f"the config that was written reads back with other values of {different or ['dtype']}")
     return written
+
+
+def _refuse_other_config(source, target, recorded):
+    """Raise ProofError where the config of `target` is not the one that converting `source` gives.
+
+    Running the two models does not show it: an id of a token, a longest input, a soft-cap far above small scores.
+    """
+    meant, _ = _target(source, None if target.is_ours else target.config.model_type)
+    dtype = str(target.dtype).removeprefix("torch.")
+    meant = {**as_plain_dict(_config_to_save(meant)), "dtype": recorded.get("dtype", dtype)}
+    found = {**as_plain_dict(target.config), "dtype": dtype}
+    different = [
+        f"{key} is {found.get(key)!r} instead of {meant.get(key)!r}"
+        for key in sorted((meant.keys() | found.keys()) - {"auto_map"})
+        if meant.get(key) != found.get(key)
+    ]
+    if different:
+        raise ProofError(f"the config differs from what converting the source gives: {'; '.join(different)}")
+
+
+def _refuse_other_files(source, target, kept):
+    """Raise ProofError where a file that went along is gone, or is not the source's any more."""
+    different = changed_files(source, target, kept)
+    if different:
+        raise ProofError(f"files that went along differ from the source's or are gone: {different}")
 
 
 def _proven(source, target, rules, shard, tell):
@@ -287,9 +318,9 @@ def _fetched(repo, revision, gguf_file):
 
 def _recorded_source(dst, given):
     kind = given.get("kind")
-    if kind == "hub":
+    if kind == "hub" and given.get("name"):
         return given["name"]
-    if kind == "folder":
+    if kind == "folder" and given.get("path"):
         source = (dst.absolute() / given["path"]).resolve()
         if source.is_dir():
             return source

@@ -47,9 +47,14 @@ def read_report(folder):
     if not path.is_file():
         raise ValueError(f"{str(folder)!r} holds no {REPORT}; give the source that it was converted from")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(report, dict) or not isinstance(report.get("source"), dict):
+        raise ValueError(
+            f"{path} is no report of a conversion; remove it, and give the source that the folder was converted from"
+        )
+    return report
 
 
 def worst_layer(report):

@@ -46,6 +46,20 @@ def keep_files(source, target, converted=()):
     return kept, sorted(set(left) - {*converted, INDEX})
 
 
+def changed_files(source, target, kept):
+    """Those of the `kept` files of `source` (folders: of their files) that `target` lacks or holds with other content."""
+    source, target, found = Path(source), Path(target), []
+    for name in kept:
+        top = source / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            other = target / path.relative_to(source)
+            if path.is_dir():
+                continue
+            if not (path.is_file() and other.is_file() and path.read_bytes() == other.read_bytes()):
+                found.append(path.relative_to(source).as_posix())
+    return found
+
+
 def _stays(path, wanted_code):
     if path.is_dir():
         return path.name not in _FOLDERS

@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 def check_free(directory):
     """Raise ValueError where `directory` cannot become a new folder."""
     directory = Path(directory)
+    if directory.is_symlink():
+        raise ValueError(f"{str(directory)!r} is a link; name the folder to write itself, {str(directory.resolve())!r}")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"{str(directory)!r} is a file; name a folder to write")
     if directory.is_dir() and any(directory.iterdir()):

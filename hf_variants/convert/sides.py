@@ -19,6 +19,8 @@ from hf_variants.convert.weight_files import FolderTensors
 from hf_variants.convert.weight_rules import check_state
 
 OURS = "variants"
+# What weights that are no codes are stored in.
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass
@@ -75,7 +77,7 @@ def folder_side(folder, dtype=None):
 
     Raises:
         ValueError: unknown or quantized model; weights that are damaged, missing, left over or mis-shaped; a tie flag that
-            contradicts the weights.
+            contradicts the weights; a dtype in the config that would round them, where `dtype` asks for none.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -89,8 +91,12 @@ def folder_side(folder, dtype=None):
         left |= {name for name in homeless if found.is_of_a_head(name)}
     side.left = tuple(sorted(left))
     _refuse_left_over(folder, side, set(homeless) - set(side.left))
+    _refuse_codes(folder, steps, tensors, model)
     stage = Stage(steps, tensors)
-    side.hold(_without_tied_head(stage, model, folder))
+    stage = _without_tied_head(stage, model, folder)
+    if dtype is None:
+        _refuse_rounding(folder, stage, loaded_dtypes(model, side.dtype), side.dtype)
+    side.hold(stage)
     return side
 
 
@@ -187,8 +193,50 @@ def _main_dtype(dtype, config, tensors):
         return dtype
     if getattr(config, "dtype", None) is not None:
         return config.dtype
-    floats = (tensor.dtype for tensor in tensors.meta.values() if tensor.is_floating_point())
+    floats = (tensor.dtype for tensor in tensors.meta.values() if tensor.dtype in _FLOATS)
     return next(floats, torch.float32)
+
+
+def _refuse_codes(folder, steps, tensors, model):
+    """Raise ValueError for weights stored as integers or in 8 bits, of which the config says nothing."""
+    floats = {name for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    codes = {}
+    for step in steps:
+        stored = {name: tensors.meta[name] for name in step.sources if tensors.meta[name].dtype not in _FLOATS}
+        if stored and floats & step.compute({name: tensors.meta[name] for name in step.sources}).keys():
+            codes |= stored
+    if codes:
+        kinds = sorted({_word(tensor.dtype) for tensor in codes.values()})
+        raise ValueError(
+            f"{folder} holds {len(codes)} weights stored as {', '.join(kinds)}: {sorted(codes)[:8]}; those are codes of a "
+            "quantized model, but its config has no quantization_config that says what they mean: convert the unquantized one"
+        )
+
+
+def _refuse_rounding(folder, weights, dtype_of, dtype):
+    """Raise ValueError where the dtype in the config cannot hold what the files hold."""
+    wide = {name: tensor.dtype for name, tensor in weights.meta.items() if not _holds(dtype_of(name), tensor.dtype)}
+    if wide:
+        told, kinds = _word(dtype), sorted({_word(found) for found in wide.values()})
+        raise ValueError(
+            f"dtype={told!r} in the config of {folder} cannot hold {len(wide)} tensors that its files hold as "
+            f"{', '.join(kinds)}: {sorted(wide)[:8]}; ask for dtype={told!r} to round them as transformers does when it loads "
+            f"them, or for dtype={_word(_widest(wide.values(), dtype))!r} to keep every bit"
+        )
+
+
+def _holds(dtype, stored):
+    return not stored.is_floating_point or torch.promote_types(dtype, stored) == dtype
+
+
+def _widest(dtypes, dtype):
+    for stored in dtypes:
+        dtype = torch.promote_types(dtype, stored)
+    return dtype
+
+
+def _word(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def _refuse_left_over(folder, side, names):

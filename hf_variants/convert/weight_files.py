@@ -58,7 +58,7 @@ class FolderTensors(LazyTensors):
         index = self.folder / INDEX
         if self.files == [self.folder / SINGLE] or not index.is_file():
             return
-        promised = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        promised = _weight_map(index)
         absent = sorted(set(promised) - set(self.meta))
         if absent:
             raise ValueError(f"{INDEX} names {len(absent)} tensors that no file holds: {absent[:8]}; fetch the shards again")
@@ -81,10 +81,22 @@ def shard_names(folder):
     index = Path(folder) / INDEX
     if not index.is_file() or (Path(folder) / SINGLE).is_file():
         return [SINGLE]
+    return sorted(set(_weight_map(index).values()))
+
+
+def _weight_map(index):
+    """{tensor: file beside the index}. Raises ValueError where the index is none, or points out of its folder."""
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{index} cannot be read ({error}); fetch it again") from error
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"{index} cannot be read (no weight_map of tensors to files); fetch it again")
+    strange = sorted({str(name) for name in found.values() if not isinstance(name, str) or Path(name).name != name})
+    if strange:
+        raise ValueError(f"{index} names what is no file beside it: {strange[:8]}; fetch it again")
+    return found
 
 
 def _no_weights(folder):
@@ -94,6 +106,8 @@ def _no_weights(folder):
         return f"{text}; for a GGUF file give its name as gguf_file, from {[n for n in found if n.endswith('.gguf')]}"
     if (folder / "adapter_config.json").is_file():
         return f"{text}, but an adapter: load it, call merge_and_unload(), save the result and convert that"
+    if any(name.endswith(".safetensors") for name in found):
+        return f"{text}, only {found[:4]}: fetch the file that lacks"
     if found:
         return f"{text}, only {found[:4]}: pickled weights are not read; save the model as safetensors first"
     return text

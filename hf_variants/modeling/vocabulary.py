@@ -147,5 +147,6 @@ def nearest(word, known):
     """The known word closest to a misspelt one, as ` (did you mean 'x'?)`, or an empty string."""
     from difflib import get_close_matches
 
-    close = get_close_matches(str(word), [str(item) for item in known], n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    spelt = {str(item).lower(): str(item) for item in known}
+    close = get_close_matches(str(word).lower(), list(spelt), n=1, cutoff=0.6)
+    return f" (did you mean {spelt[close[0]]!r}?)" if close else ""

@@ -20,8 +20,8 @@ from hf_variants.convert.weight_files import FolderTensors
 
 FIRST_OF_FAMILY = dict(reversed(CASES))
 # One per way in which disk, memory and our layout differ: alike, renamed, transposed and split, fused per head, experts fused
-# by the library, experts alternated, a head that is the embedding.
-KINDS = ("llama", "olmo2", "gpt2", "bloom", "mixtral", "gpt_oss", "gemma2")
+# by the library, experts alternated, a head that is the embedding, layers that give a list.
+KINDS = ("llama", "olmo2", "gpt2", "bloom", "mixtral", "gpt_oss", "gemma2", "openai-gpt")
 SMALL_SHARDS = 30_000
 
 
@@ -293,6 +293,70 @@ def test_verify_without_a_report(tmp_path):
     with pytest.raises(ValueError, match="holds no conversion_report.json; give the source"):
         verify_checkpoint(tmp_path / "ours")
     assert verify_checkpoint(tmp_path / "ours", tmp_path / "native")["proof"]["gradients"] is not None
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"attn_logit_softcapping": None},
+        {"max_position_embeddings": 77},
+        {"eos_token_id": 3},
+        {"attention_dropout": 0.5},
+        {"architectures": ["Other"]},
+        {"native": {"model_type": "llama"}},
+        {"dtype": "float64"},
+    ],
+    ids=lambda keys: next(iter(keys)),
+)
+def test_verify_reads_every_key_of_the_config(keys, tmp_path):
+    """Most of them change nothing that one run on random weights shows."""
+    _saved("gemma2", tmp_path / "native")
+    convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    path = tmp_path / "ours" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+    with pytest.raises(ProofError, match=f"the config differs from what converting the source gives: {next(iter(keys))} is"):
+        verify_checkpoint(tmp_path / "ours")
+
+
+def test_verify_reads_every_key_of_a_native_config(tmp_path):
+    _saved("gemma2", tmp_path / "native")
+    convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    path = tmp_path / "back" / "config.json"
+    whole = json.loads(path.read_text())
+    for key, value in {"attn_logit_softcapping": 49.0, "eos_token_id": 3, "unheard_of": 1}.items():
+        path.write_text(json.dumps({**whole, key: value}))
+        with pytest.raises(ProofError, match=f"the config differs .*: {key} is {value}"):
+            verify_checkpoint(tmp_path / "back")
+
+
+def test_verify_reads_the_files_that_went_along(tmp_path):
+    _saved("llama", tmp_path / "native")
+    names = ("tokenizer.json", "chat_template.jinja", "additional_chat_templates/tool.jinja")
+    (tmp_path / "native" / "additional_chat_templates").mkdir()
+    for name in names:
+        (tmp_path / "native" / name).write_text("{}")
+    convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    verify_checkpoint(tmp_path / "ours")
+    for name in names:
+        for change in (lambda file: file.write_text("[]"), lambda file: file.unlink()):
+            change(tmp_path / "ours" / name)
+            with pytest.raises(ProofError, match=rf"files that went along differ .*: \['{name}'\]"):
+                verify_checkpoint(tmp_path / "ours")
+        (tmp_path / "ours" / name).write_text("{}")
+
+
+@pytest.mark.parametrize(
+    "report", ["{", "[]", "{}", '{"source": 3}', '{"source": {"kind": "folder"}}', '{"source": {"kind": "hub"}}']
+)
+def test_verify_of_a_report_that_is_none(report, tmp_path):
+    _saved("llama", tmp_path / "native")
+    convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    (tmp_path / "ours" / "conversion_report.json").write_text(report)
+    with pytest.raises(ValueError, match="cannot be read|is no report of a conversion|names no source that can be read again"):
+        verify_checkpoint(tmp_path / "ours")
+    with pytest.raises(ValueError, match="nowhere' is no folder"):
+        verify_checkpoint(tmp_path / "nowhere", tmp_path / "native")
 
 
 # ---- interruptions ----

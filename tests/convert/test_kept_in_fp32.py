@@ -8,12 +8,15 @@ from transformers import AutoModelForCausalLM
 
 from hf_variants import VariantsConfig, VariantsForCausalLM
 from hf_variants.convert import config_from_native, config_to_native, convert_checkpoint, from_native, to_native
-from hf_variants.convert.skeletons import causal_lm_class, loaded_dtypes, skeleton
+from hf_variants.convert.heads import native_class
+from hf_variants.convert.skeletons import loaded_dtypes, skeleton
 from hf_variants.convert.stages import same_bits
 
 # family -> parts of the names of what its class holds in fp32
 KEPT = {
     "deepseek_v3": ("e_score_correction_bias",),
+    "axk1": ("e_score_correction_bias",),
+    "kolibri1": ("e_score_correction_bias",),
     "hy_v3": ("e_score_correction_bias",),
     "ernie4_5_moe": ("mlp.gate.weight", "moe_statics"),
     "hunyuan_v1_moe": ("mlp.gate.wg.weight",),
@@ -73,7 +76,7 @@ def test_a_bias_that_natively_is_half_comes_back_half(family, tmp_path):
 @pytest.mark.parametrize("family", sorted(FIRST))
 def test_ours_keeps_what_the_native_class_keeps(family):
     config = native_config(family, FIRST[family])
-    native = skeleton(causal_lm_class(config), config, torch.bfloat16)
+    native = skeleton(native_class(config, "causal_lm"), config, torch.bfloat16)
     ours = skeleton(VariantsForCausalLM, config_from_native(config), torch.bfloat16)
     counts = []
     for model in (native, ours):

@@ -8,11 +8,13 @@ import shutil
 
 import pytest
 import torch
-from native_cases import native_model
+from native_cases import CASES, native_model
 from safetensors.torch import load_file, save_file
 
 from hf_variants.convert import checkpoint_conversion as conversion
-from hf_variants.convert import convert_checkpoint, from_native, new_folder, weight_files
+from hf_variants.convert import convert_checkpoint, from_native, new_folder, verify_checkpoint, weight_files
+
+FIRST = dict(reversed(CASES))
 
 
 @pytest.fixture
@@ -130,8 +132,14 @@ def test_index_that_does_not_fit_the_shards(source):
     content["weight_map"]["model.layers.9.mlp.up_proj.weight"] = shards[0].name
     index.write_text(json.dumps(content))
     _refused(source, r"names 1 tensors that no file holds: \['model.layers.9.mlp.up_proj.weight'\]")
-    index.write_text(whole[:100])
-    _refused(source, "index.json cannot be read")
+    for broken in (whole[:100], "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}'):
+        index.write_text(broken)
+        _refused(source, "index.json cannot be read")
+    for elsewhere in (3, f"../native/{shards[0].name}", str(shards[0])):
+        index.write_text(json.dumps({"weight_map": {**json.loads(whole)["weight_map"], "lm_head.weight": elsewhere}}))
+        _refused(source, "index.json names what is no file beside it")
+    index.unlink()
+    _refused(source, "no model.safetensors and no model.safetensors.index.json .*fetch the file that lacks$")
     index.write_text(whole)
     name, tensor = next(iter(load_file(shards[0]).items()))
     save_file({**load_file(shards[1]), name: tensor}, shards[1], metadata={"format": "pt"})
@@ -205,7 +213,62 @@ def test_a_tied_head_that_is_stored_too_is_dropped(tmp_path):
     assert "lm_head.weight" not in load_file(tmp_path / "ours" / "model.safetensors")
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("which", ["one", "all", "one of several that are fused"])
+def test_codes_without_a_quantization_config(dtype, which, source, tmp_path):
+    name = "model.layers.1.mlp.up_proj.weight"
+    if which == "one of several that are fused":
+        shutil.rmtree(source)
+        native_model("mixtral", FIRST["mixtral"]).save_pretrained(source)
+        name = next(key for key in load_file(source / "model.safetensors") if ".experts.1." in key)
+    _edit_config(source, dtype=None if which == "all" else "float32")
+    _edit_weights(source, lambda s: s.update({key: s[key].to(dtype) for key in list(s) if which == "all" or key == name}))
+    _refused(source, rf"weights stored as {_word(dtype)}: .*no quantization_config that says what they mean")
+
+
+@pytest.mark.parametrize(
+    ("told", "stored", "exact"),
+    [
+        (torch.bfloat16, torch.float32, "float32"),
+        (torch.float16, torch.float32, "float32"),
+        (torch.float16, torch.bfloat16, "float32"),
+        (torch.bfloat16, torch.float16, "float32"),
+        (torch.float32, torch.float64, "float64"),
+    ],
+)
+def test_dtype_in_the_config_that_would_round_the_weights(told, stored, exact, source, tmp_path):
+    _edit_config(source, dtype=_word(told))
+    _edit_weights(source, lambda state: state.update({key: value.to(stored) for key, value in state.items()}))
+    _refused(
+        source, f"dtype='{_word(told)}' in the config .* files hold as {_word(stored)}: .*dtype='{exact}' to keep every bit"
+    )
+    report = convert_checkpoint(source, tmp_path / "rounded", dtype=told)
+    assert report["dtype"] == _word(told) == verify_checkpoint(tmp_path / "rounded")["dtype"]
+    convert_checkpoint(source, tmp_path / "kept", dtype=exact, max_shard_size="1MB")
+    before, after = load_file(source / "model.safetensors"), load_file(tmp_path / "kept" / "model.safetensors")
+    assert all(torch.equal(before[key].double(), after[key].double()) for key in before)
+
+
+def test_one_weight_that_the_dtype_in_the_config_would_round(source):
+    name = "model.norm.weight"
+    _edit_config(source, dtype="bfloat16")
+    _edit_weights(source, lambda s: s.update({key: s[key].bfloat16() for key in list(s) if key != name}))
+    _refused(source, rf"cannot hold 1 tensors that its files hold as float32: \['{name}'\]")
+
+
+def _word(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
 # ---- the target ----
+@pytest.mark.parametrize("points", ["to an empty folder", "nowhere"])
+def test_target_is_a_link(points, source, tmp_path):
+    if points == "to an empty folder":
+        (tmp_path / "there").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "there")
+    _refused(source, "out' is a link; name the folder to write itself, '.*there'")
+
+
 def test_target_is_not_empty(source, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("precious")
