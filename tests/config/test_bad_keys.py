@@ -193,3 +193,9 @@ def test_tokens_and_embeddings_together_are_refused():
     for keys in ({}, {"input_ids": torch.ones(1, 2, dtype=torch.long), "inputs_embeds": torch.ones(1, 2, 32)}):
         with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
             model(**keys)
+
+
+@pytest.mark.parametrize("name", ["LLaMA-3-8B", "GEMMA-2-9B", "Tiny/MLA"])
+def test_names_in_other_case_are_recognised(name):
+    with pytest.raises(ValueError, match=f"did you mean '{name.lower()}'"):
+        VariantsConfig.from_preset(name)
