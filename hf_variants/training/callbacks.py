@@ -54,7 +54,7 @@ class ThroughputCallback(TrainerCallback):
         per_step = (time.perf_counter() - self._train_began) / self.total_steps
         values = {
             "tokens_per_second": round(speed, 1),
-            "eta_seconds": round(per_step * (state.max_steps - state.global_step), 1),
+            "eta_seconds": round(per_step * (state.max_steps - state.global_step), 3),
         }
         if self.flops_per_token and self.peak_flops:
             values["mfu"] = round(speed * self.flops_per_token / self.peak_flops, 4)

@@ -21,7 +21,7 @@ from transformers.quantizers import auto
 from transformers.quantizers.quantizer_awq import AwqQuantizer
 
 from hf_variants import VariantsForSequenceClassification
-from hf_variants.quantize import AwqLinear, loading, quantize_awq, quantize_rtn, register_awq, save_quantized
+from hf_variants.quantize import AwqLinear, dequantize, loading, quantize_awq, quantize_rtn, register_awq, save_quantized
 from tests.quantize.quantized import FITTING, FITTING_EXPERTS, FITTING_MLA, calibration, fitting
 from tests.variants import build, draw_ids, far, tiny
 
@@ -73,8 +73,10 @@ def test_bfloat16_is_the_default_and_generates(tmp_path):
     _, ids, logits, _ = written(tmp_path / "q", "moe_mla")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "q")
     assert model.dtype == torch.bfloat16
-    with torch.no_grad():
-        assert far(model(ids).logits, logits) < 0.05 * logits.abs().max().item()
+    dense = dequantize(AutoModelForCausalLM.from_pretrained(tmp_path / "q", dtype=torch.float32)).bfloat16()
+    with torch.no_grad():  # as near as the same weights without packing: bfloat16 itself may choose other experts
+        own, plain = ((m(ids).logits.float() - logits).abs().mean() for m in (model, dense))
+    assert own < 1.5 * plain
     assert model.generate(ids, max_new_tokens=5, do_sample=False).shape == (2, 21)
 
 
