@@ -371,8 +371,13 @@ def test_interrupted_conversions_leave_nothing(number, tmp_path):
             os.kill(os.getpid(), number)
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt):
-        convert_checkpoint(tmp_path / "native", tmp_path / "ours", progress=progress)
+    # a test run in the background of a shell inherits an ignored SIGINT
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            convert_checkpoint(tmp_path / "native", tmp_path / "ours", progress=progress)
+    finally:
+        signal.signal(signal.SIGINT, interrupts)
     assert re.fullmatch(r"\.ours\.partial-\w+ native", " ".join(seen))
     assert [path.name for path in tmp_path.iterdir()] == ["native"]
     assert signal.getsignal(signal.SIGTERM) is before
