@@ -5,7 +5,8 @@ looked up, so that FLOPs follow from the same count; tied weights are counted on
 a buffer and not a parameter.
 """
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -208,13 +209,23 @@ PART_ORDER = (
 )
 
 
+def distinct_layers(config):
+    """(`LayerPlan`, number of layers built alike) of a config; the plan is that of the first of them."""
+    first, times = {}, Counter()
+    for plan in config.layer_plan():
+        kind = replace(plan, index=min(plan.index, 1), scaling=0.0)  # the first may lack a norm
+        first.setdefault(kind, plan)
+        times[kind] += 1
+    return [(plan, times[kind]) for kind, plan in first.items()]
+
+
 def _collect(config, experts):
     before, after = _outer_sizes(config)
-    layers = [layer_sizes(config, plan, experts) for plan in config.layer_plan()]
+    layers = [(layer_sizes(config, plan, experts), times) for plan, times in distinct_layers(config)]
     totals = dict.fromkeys(PART_ORDER, 0)
-    for sizes in (before, *layers, after):
+    for sizes, times in ((before, 1), *layers, (after, 1)):
         for part, size in sizes.items():
-            totals[part] += size.total
+            totals[part] += size.total * times
     return {part: total for part, total in totals.items() if total}
 
 

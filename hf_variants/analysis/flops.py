@@ -6,7 +6,7 @@ embedding lookup is no product; the attention term counts the pairs a query can 
 
 from dataclasses import dataclass, field
 
-from .counts import Size, embedding_projection_size, layer_sizes, lm_head_size, transform_size
+from .counts import Size, distinct_layers, embedding_projection_size, layer_sizes, lm_head_size, transform_size
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ def flops_per_token(config, length=None, mode="prefill"):
         raise ValueError(f"mode={mode!r} is unknown; choose from ['prefill', 'decode']")
     parts = {"attention_scores": 0.0}
     per_pair = score_flops_per_pair(config, absorbed=mode == "decode")
-    for plan in config.layer_plan():
+    for plan, times in distinct_layers(config):
         if mode == "prefill":
             pairs = visible_pairs(plan, length, config.is_causal) / length
         else:
             pairs = visible_keys_of_last(plan, length, config.is_causal)
-        parts["attention_scores"] += per_pair * pairs
+        parts["attention_scores"] += per_pair * pairs * times
         for part, size in layer_sizes(config, plan, config.num_experts_per_tok).items():
-            parts[part] = parts.get(part, 0) + _products(size)
-        parts["attention"] += _key_norm_products(config, plan)
+            parts[part] = parts.get(part, 0) + _products(size) * times
+        parts["attention"] += _key_norm_products(config, plan) * times
     parts["embedding_projection"] = _products(embedding_projection_size(config))
     parts["head_transform"] = _products(transform_size(config))
     parts["lm_head"] = _products(lm_head_size(config))

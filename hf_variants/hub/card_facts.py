@@ -49,6 +49,7 @@ def card_facts(model, repo_id=None, directory=None):
     `directory` is where the model was saved: what a quantization report there measured is told.
     """
     config = model.config
+    described = describe(config)
     auto_class, pipeline_tag, _ = head_of(model)
     base_model = repo_of_origin(config)
     title = (repo_id or base_model or type(model).__name__).split("/")[-1]
@@ -59,9 +60,9 @@ def card_facts(model, repo_id=None, directory=None):
         is_causal=config.is_causal,
         shape={name: getattr(config, name) for name in _SHAPE},
         toggles=toggles_of(config),
-        layers=describe(config)["layers"],
+        layers=described["layers"],
         parameters=parameters_of(model),
-        cache=describe(config)["kv_cache"],
+        cache=described["kv_cache"],
         quantization=quantization_of(config),
         measured=quantization_measured(directory) if quantization_of(config) else None,
         dtype=str(model.dtype).removeprefix("torch."),
