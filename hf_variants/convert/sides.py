@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hf_variants.convert.config_conversion import config_from_native
 from hf_variants.convert.heads import OURS as OUR_CLASSES
 from hf_variants.convert.heads import head_of, head_of_config, head_of_ours, native_class, our_class
 from hf_variants.convert.model_conversion import is_tied, refuse_foreign, refuse_unfit
@@ -124,6 +125,8 @@ def _built(side, folder):
     try:
         return side.skeleton()
     except Exception as error:
+        if not side.is_ours:
+            config_from_native(side.config)  # names the key and its choices, where it is one that the family knows
         text = f"{type(error).__name__}: {error}"
         raise ValueError(f"the config of {folder} is none that {side.cls.__name__} can be built from ({text})") from error
 

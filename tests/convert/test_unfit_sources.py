@@ -172,7 +172,11 @@ def test_shape_mismatch(source):
         ({"attention_bias": True}, r"missing: model\.layers\.0\.self_attn\.k_proj\.bias"),
         ({"model_type": "qwen3"}, r"missing: model\.layers\.0\.self_attn\.k_norm\.weight"),
         ({"num_attention_heads": 5}, r"cannot be read: .*hidden size \(48\) is not a multiple of .*\(5\)"),
-        ({"hidden_act": "no_such"}, "none that LlamaForCausalLM can be built from .*no_such"),
+        ({"hidden_act": "no_such"}, "hidden_act='no_such' is unknown; choose from .*silu"),
+        (
+            {"rope_parameters": {"rope_type": "no_such", "rope_theta": 1e4}},
+            "rope_type='no_such' is unknown; choose from .*yarn",
+        ),
     ],
 )
 def test_config_that_contradicts_the_weights(source, keys, match):
