@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..training.spec_parsing import parse_words
-from .console import announce, console, show_numbers
+from .console import announce, announce_files, check_plot, console, show_numbers
 from .recipe_command import SETTINGS
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -29,7 +29,7 @@ def attention(
     as_json: Json = False,
 ):
     """Entropy against its bound, sink mass, largest logits and redundancy of every head, on text."""
-    _check_plot(plot)
+    check_plot(plot)
     if maps is not None and plot is None:
         raise ValueError(f"--maps {maps} draws a figure; name its file with --plot")
     from ..diagnostics import attention_report
@@ -67,7 +67,7 @@ def attention(
         logit = f"{top:.1f}" if top == capped else f"{top:.1f} (capped {capped:.1f})"
         view.add_row(str(layer), *cells, logit, f"{max(row['redundancy'] for row in own):.3f}")
     console.print(view)
-    _written(plot)
+    announce_files(plot)
 
 
 def receptive_field(
@@ -78,7 +78,7 @@ def receptive_field(
     as_json: Json = False,
 ):
     """First position that the last one sees: counted from the layers, and measured by changing tokens one by one."""
-    _check_plot(plot)
+    check_plot(plot)
     from rich.progress import Progress
 
     from ..analysis import count_parameters
@@ -117,16 +117,4 @@ def receptive_field(
     )
     if field.predicted_first == 0:
         announce("note: the whole row is seen; a longer row (--length) would show the edge, if there is one")
-    _written(plot)
-
-
-def _check_plot(plot):
-    if plot:
-        from ..report.plot_file import check_plot_path
-
-        check_plot_path(plot)
-
-
-def _written(plot):
-    if plot:
-        announce(f"written: {plot}")
+    announce_files(plot)

@@ -53,3 +53,18 @@ def show_numbers(title, values):
         if not isinstance(value, (dict, list)):
             table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else f"{value}")
     console.print(table)
+
+
+def check_plot(path):
+    """Refuse a `--plot` file that cannot be written, before any work; None asks for no figure."""
+    if path is not None:
+        from ..report.plot_file import check_plot_path
+
+        check_plot_path(path)
+
+
+def announce_files(*paths):
+    """Say which files were written; None stands for one that was not asked for."""
+    for path in paths:
+        if path is not None:
+            announce(f"written: {path}")

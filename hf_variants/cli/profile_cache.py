@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..training.spec_parsing import parse_words
-from .console import announce, console
+from .console import announce, announce_files, check_plot, console
 from .describe import SOURCE_HELP
 
 
@@ -30,10 +30,7 @@ def profile_cache(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ):
     """Bytes of the key-value cache by layer kind, per token and in all, of several configs."""
-    if plot:
-        from ..report.plot_file import check_plot_path
-
-        check_plot_path(plot)
+    check_plot(plot)
     import torch
 
     from ..analysis.describe import human_bytes
@@ -72,8 +69,7 @@ def profile_cache(
         sizes = (human_bytes(profile.bytes_per_token), human_bytes(profile.bytes), f"{profile.share_of_mha:.1%}")
         view.add_row(profile.name, layers, *sizes, *measured)
     console.print(view)
-    if plot:
-        announce(f"written: {plot}")
+    announce_files(plot)
 
 
 def _keys(words):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .console import announce, console
+from .console import announce, announce_files, check_plot, console
 
 Runs = Annotated[str, typer.Argument(help="Runs: .csv, .json or .jsonl with parameters, tokens, loss (and flops).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -30,7 +30,7 @@ def fit(
     as_json: Json = False,
 ):
     """Fit L(N, D) = E + A/N^alpha + B/D^beta, with bootstrap intervals."""
-    _check_plot(plot)
+    check_plot(plot)
     from ..scaling import fit_law, read_runs
     from ..scaling.fit import check_runs
     from ..scaling.law_files import write_law
@@ -60,7 +60,7 @@ def fit(
 
 def isoflop(runs: Runs, plot: Plot = None, as_json: Json = False):
     """Parabolas of loss over size at equal FLOPs, and how the best size grows with the budget."""
-    _check_plot(plot)
+    check_plot(plot)
     from ..scaling import fit_isoflop, read_runs
 
     result = fit_isoflop(read_runs(runs))
@@ -104,7 +104,7 @@ def plan(
     as_json: Json = False,
 ):
     """Size, tokens, steps and loss that a budget buys under a law."""
-    _check_plot(plot)
+    check_plot(plot)
     from ..scaling import Budget, FittedLaw, plan_training
     from ..scaling.law_files import read_law
 
@@ -188,13 +188,6 @@ def _plan_rows(plan):
     return rows
 
 
-def _check_plot(plot):
-    if plot:
-        from ..report.plot_file import check_plot_path
-
-        check_plot_path(plot)
-
-
 def _with_progress(text, work, quiet):
     if quiet:
         return work(None)
@@ -219,6 +212,4 @@ def _table(title, columns, rows, header=True):
 def _say(warnings, output, plot):
     for text in dict.fromkeys(warnings):
         announce(f"note: {text}")
-    for path in (output, plot):
-        if path:
-            announce(f"written: {path}")
+    announce_files(output, plot)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .console import announce, console
+from .console import announce, announce_files, check_plot, console
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Plot = Annotated[str | None, typer.Option(help="Write the figure to this .png, .svg or .pdf file.")]
@@ -28,7 +28,7 @@ def report(
     as_json: Json = False,
 ):
     """Tokens per character and byte in English, Chinese, Japanese, Korean and code, or in texts of your own."""
-    _check_plot(plot)
+    check_plot(plot)
     texts = None if not text else dict(_named_file(word) for word in text)
     from ..tokens import tokenizer_report
     from ..training.tokenizer import load_tokenizer
@@ -52,7 +52,7 @@ def report(
     _table("tokens by language", columns, cells)
     if texts is None:
         announce("note: the shipped texts are short; give --text LANGUAGE=FILE for figures of your own data")
-    _written(plot)
+    announce_files(plot)
 
 
 def sweep(
@@ -68,7 +68,7 @@ def sweep(
     as_json: Json = False,
 ):
     """Train vocabularies of several sizes and compare what they cost per byte of text in a config."""
-    _check_plot(plot)
+    check_plot(plot)
     numbers = _sizes(sizes)
     from ..convert.config_source import read_config
     from ..tokens import sweep_vocabulary
@@ -111,7 +111,7 @@ def sweep(
     ]
     _table(f"vocabularies in {config}, documents of {document_bytes:,} bytes", columns, cells)
     announce("* fewest forward FLOPs per byte" + (" within the budget" if max_table_parameters else ""))
-    _written(plot)
+    announce_files(plot)
 
 
 def _named_file(word):
@@ -128,13 +128,6 @@ def _sizes(text):
         raise ValueError(f"--sizes {text!r} must be whole numbers apart by commas, such as 1024,4096") from None
 
 
-def _check_plot(plot):
-    if plot:
-        from ..report.plot_file import check_plot_path
-
-        check_plot_path(plot)
-
-
 def _table(title, columns, rows):
     from rich.table import Table
 
@@ -144,8 +137,3 @@ def _table(title, columns, rows):
     for row in rows:
         view.add_row(*row)
     console.print(view)
-
-
-def _written(plot):
-    if plot:
-        announce(f"written: {plot}")

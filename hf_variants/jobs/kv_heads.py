@@ -43,7 +43,7 @@ def change_kv_heads(
     check_free(dst)
     tokenizer = load_tokenizer(src) if texts is not None or calibration is not None else _tokenizer_of(src)
     model = load_full_precision(src)
-    check_change(model.config, heads, method, order)
+    check_change(model.config, heads, method, order, calibration is not None)
     before = _perplexity(model, tokenizer, texts, window, max_tokens)
     announce(f"{model.config.num_key_value_heads} key-value heads become {heads}")
     rows = None if calibration is None else _rows(calibration, tokenizer, window, max_tokens)

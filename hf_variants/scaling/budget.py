@@ -47,10 +47,11 @@ class Budget:
         if money is not None:
             hardware["price_per_hour"] = price_per_hour
         known = {name: value for name, value in hardware.items() if value is not None}
-        if flops is None:
-            missing = [name for name in hardware if name not in known]
-            if missing:
-                raise ValueError(f"a budget in {next(iter(given))} also needs {', '.join(missing)}")
+        missing = [name for name in hardware if name not in known]
+        if missing and (flops is None or known or price_per_hour is not None):
+            # half a description of the hardware would give neither hours nor money, and say nothing
+            what = f"a budget in {next(iter(given))}" if flops is None else "hours or money of a budget in flops"
+            raise ValueError(f"{what} also needs {', '.join(missing)}")
         for name, value in known.items():
             positive(name, value, most=1.0 if name == "mfu" else math.inf)
         if price_per_hour is not None:

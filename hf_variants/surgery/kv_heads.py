@@ -59,7 +59,7 @@ def kv_heads(model, num_key_value_heads, method="mean", order="kept", calibratio
             mathematics (MLA; "svd" with QK-norm, clipped projections or gated outputs; "similar" with ALiBi).
     """
     config = model.config
-    check_change(config, num_key_value_heads, method, order)
+    check_change(config, num_key_value_heads, method, order, calibration is not None)
     before = config.num_key_value_heads
     more = num_key_value_heads >= before
     changed = _empty_copy(model, num_key_value_heads)
@@ -93,7 +93,7 @@ def kv_heads(model, num_key_value_heads, method="mean", order="kept", calibratio
     return changed, report
 
 
-def check_change(config, num_key_value_heads, method="mean", order="kept"):
+def check_change(config, num_key_value_heads, method="mean", order="kept", calibrated=False):
     """Refuse a change that cannot be made, before any weight is read. Raises ValueError."""
     if getattr(config, "attention_type", None) != "gqa":
         kind = getattr(config, "attention_type", config.model_type)
@@ -110,6 +110,13 @@ def check_change(config, num_key_value_heads, method="mean", order="kept"):
             f"choose from {choices}"
         )
     if num_key_value_heads >= before:
+        asked = {"method": (method, "mean"), "order": (order, "kept"), "calibration": (calibrated, False)}
+        for name, (given, default) in asked.items():
+            if given != default:
+                raise ValueError(
+                    f"{name}={given!r} says how heads are merged, but {before} key-value heads become {num_key_value_heads}: "
+                    "copies are exact; leave it out"
+                )
         return
     if order == "similar" and config.position_embedding_type == "alibi":
         raise ValueError(

@@ -32,6 +32,8 @@ def test_hours_and_money_are_the_operations_they_pay_for():
         ({"flops": math.nan}, "flops=nan"),
         ({"flops": 3.0}, "check the units"),
         ({"hours": 24}, "needs devices, peak_tflops, mfu"),
+        ({"flops": 1e20, "mfu": 0.4}, "also needs devices, peak_tflops"),
+        ({"flops": 1e20, "price_per_hour": 2}, "also needs devices, peak_tflops, mfu"),
         ({"money": 24, "devices": 1, "peak_tflops": 9, "mfu": 0.3}, "needs price_per_hour"),
         ({"hours": 24, "devices": 1, "peak_tflops": 9, "mfu": 40}, "mfu=40 is out of range.*at most 1"),
         ({"hours": 24, "devices": 0, "peak_tflops": 9, "mfu": 0.4}, "devices=0"),
