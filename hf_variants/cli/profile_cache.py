@@ -25,12 +25,14 @@ def profile_cache(
     measure: Annotated[
         bool, typer.Option(help="Build each model with random weights; measure its cache and decoding.")
     ] = False,
-    new_tokens: Annotated[int, typer.Option(help="Tokens decoded per measurement.")] = 32,
+    new_tokens: Annotated[int | None, typer.Option(help="Tokens decoded per measurement; default 32.")] = None,
     plot: Annotated[str | None, typer.Option(help="Write the figure to this .png, .svg or .pdf file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ):
     """Bytes of the key-value cache by layer kind, per token and in all, of several configs."""
     check_plot(plot)
+    if new_tokens is not None and not measure:
+        raise ValueError(f"--new-tokens {new_tokens} is decoded by --measure alone; add it or leave the number out")
     import torch
 
     from ..analysis.describe import human_bytes
@@ -50,7 +52,7 @@ def profile_cache(
         for profile, config in zip(profiles, configs.values(), strict=True):
             if not as_json:
                 announce(f"measuring {profile.name}")
-            measure_cache(profile, config, new_tokens)
+            measure_cache(profile, config, new_tokens or 32)
     if plot:
         from ..report.cache_plot import plot_caches
 

@@ -83,13 +83,6 @@ class VariantsTrainer(Trainer):
             self.args.lr_scheduler_kwargs = with_decay_steps(self.args.lr_scheduler_kwargs, num_training_steps)
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def _run_epoch(self, *args, **kwargs):
-        # A run killed between its last checkpoint and its end has no step left; Trainer would make one more.
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return None
-        return super()._run_epoch(*args, **kwargs)
-
     def training_step(self, model, inputs, num_items_in_batch=None):
         self._micro_batches.append(dict(inputs))
         loss = super().training_step(model, inputs, num_items_in_batch)

@@ -97,5 +97,7 @@ def test_command_line(tmp_path, capsys):
     assert code == 0 and "25.0%" in out and "100.0%" in out
     code, _, err = command(capsys, "llama-3-8b", "--measure")
     assert code == 2 and "num_hidden_layers" in err
+    code, _, err = command(capsys, "llama-3-8b", "--new-tokens", "4")
+    assert code == 2 and "--measure alone" in err
     code, _, err = command(capsys, "llama-3-8b", "--dtype", "int8")
     assert code == 2 and "choose such as bfloat16" in err
