@@ -2,6 +2,7 @@
 
 from .cache_size import CacheSize, kv_cache_bytes, kv_cache_size
 from .config_diff import diff_configs, diff_table
+from .count import count, count_table
 from .counts import ParameterCounts, count_parameters
 from .describe import describe, describe_table, describe_text
 from .flops import FlopCounts, flops_per_token
@@ -12,7 +13,9 @@ __all__ = [
     "FlopCounts",
     "TrainingPlan",
     "ParameterCounts",
+    "count",
     "count_parameters",
+    "count_table",
     "describe",
     "describe_table",
     "describe_text",

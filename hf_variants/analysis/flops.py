@@ -1,12 +1,24 @@
 """Forward FLOPs of a config, per token and by part, without building a model.
 
 Notable here: a multiply-add is two operations; only matrix products are counted (no norms, softmax, activations); an
-embedding lookup is no product; the attention term counts the pairs a query can see, so windows and chunks show.
+embedding lookup is no product; the attention term counts the pairs a query can see, so windows and chunks show, or every pair
+that a kernel without windows computes. `count.py` adds the backward pass.
 """
 
 from dataclasses import dataclass, field
 
+from .cache_size import cached_tokens
 from .counts import Size, distinct_layers, embedding_projection_size, layer_sizes, lm_head_size, transform_size
+
+MODES = ("prefill", "decode")
+PAIRS = {
+    "visible": "the pairs that the mask lets through: what a kernel must compute",
+    "all": "every pair of a query and a key that the layer is given: what `eager` computes, masked or not",
+}
+LATENT_FORMS = {
+    "expanded": "keys and values of every head are made from the latents: training, and prompts",
+    "absorbed": "scores and sums are taken on the latents themselves: decoding",
+}
 
 
 @dataclass(frozen=True)
@@ -65,31 +77,38 @@ def score_flops_per_pair(config, absorbed=False):
     return 2 * config.num_attention_heads * (key + value)
 
 
-def flops_per_token(config, length=None, mode="prefill"):
+def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent=None):
     """Forward FLOPs of one token in a sequence of `length` tokens (None: `max_position_embeddings`), as `FlopCounts`.
 
     The backward pass costs twice as much again. The usual 2 * (active parameters) leaves out the attention term and
     counts the embedding lookup as a product.
 
+    Args:
+        mode: `prefill`, the mean over the tokens of one full forward; `decode`, the last token against a cache.
+        pairs: a key of `PAIRS`.
+        latent: a key of `LATENT_FORMS`, for MLA alone; None is what the models do: expanded in prefill, absorbed in decode.
+
     Raises:
-        ValueError: for a length below 1 or an unknown mode.
+        ValueError: for a length below 1, or an unknown mode, `pairs` or `latent`.
     """
     length = config.max_position_embeddings if length is None else length
     if length < 1:
         raise ValueError(f"length={length} must be at least 1 token")
-    if mode not in ("prefill", "decode"):
-        raise ValueError(f"mode={mode!r} is unknown; choose from ['prefill', 'decode']")
+    for name, value, known in (("mode", mode, MODES), ("pairs", pairs, PAIRS), ("latent", latent, (None, *LATENT_FORMS))):
+        if value not in known:
+            raise ValueError(f"{name}={value!r} is unknown; choose from {list(known)}")
+    absorbed = mode == "decode" if latent is None else latent == "absorbed"
     parts = {"attention_scores": 0.0}
-    per_pair = score_flops_per_pair(config, absorbed=mode == "decode")
+    per_pair = score_flops_per_pair(config, absorbed)
     for plan, times in distinct_layers(config):
-        if mode == "prefill":
-            pairs = visible_pairs(plan, length, config.is_causal) / length
-        else:
-            pairs = visible_keys_of_last(plan, length, config.is_causal)
-        parts["attention_scores"] += per_pair * pairs * times
+        keys = keys_per_query(plan, length, mode, pairs, config.is_causal)
+        parts["attention_scores"] += per_pair * keys * times
         for part, size in layer_sizes(config, plan, config.num_experts_per_tok).items():
             parts[part] = parts.get(part, 0) + _products(size) * times
         parts["attention"] += _key_norm_products(config, plan) * times
+        if mode == "decode" and not absorbed and config.attention_type == "mla":
+            # every cached latent is expanded again; the newest is among the projections
+            parts["attention"] += _expansion_products(config) * (keys - 1) * times
     parts["embedding_projection"] = _products(embedding_projection_size(config))
     parts["head_transform"] = _products(transform_size(config))
     parts["lm_head"] = _products(lm_head_size(config))
@@ -97,11 +116,23 @@ def flops_per_token(config, length=None, mode="prefill"):
     return FlopCounts(sum(parts.values()), length, mode, parts)
 
 
+def keys_per_query(plan, length, mode="prefill", pairs="visible", is_causal=True):
+    """Keys that one query of a layer meets: in prefill the mean over `length` tokens, in decode those of the last token."""
+    if mode == "prefill":
+        return visible_pairs(plan, length, is_causal) / length if pairs == "visible" else length
+    if pairs == "visible":
+        return visible_keys_of_last(plan, length, is_causal)
+    return cached_tokens(plan, length - 1) + 1
+
+
+def _expansion_products(config):
+    """MLA's product of one latent with the matrix that gives the keys and values of all heads."""
+    return 2 * config.kv_lora_rank * config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)
+
+
 def _key_norm_products(config, plan):
     """MLA with a QK-norm expands each new key once to learn its norm, which is then cached."""
-    if config.attention_type != "mla" or plan.qk_norm == "none":
-        return 0
-    return 2 * config.kv_lora_rank * config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)
+    return 0 if config.attention_type != "mla" or plan.qk_norm == "none" else _expansion_products(config)
 
 
 def _products(size: Size):

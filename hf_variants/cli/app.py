@@ -22,6 +22,7 @@ COMMANDS = (
     "convert",
     "kv_heads",
     "describe",
+    "count",
     "diff",
     "families",
     "profile_cache",
