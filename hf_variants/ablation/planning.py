@@ -112,7 +112,7 @@ def training_spec(spec, variant, seed):
 
 
 def _costs(variant, draft, tokenizer):
-    rows = rows_per_step(training_arguments(draft))
+    rows = rows_per_step(draft, training_arguments(draft))
     try:
         config = build_config(variant.keys["model"], tokenizer)
     except ValueError as error:

@@ -100,6 +100,13 @@ class VariantsPreTrainedModel(PreTrainedModel):
             if is_main_process:
                 self.complete_folder(save_directory)
 
+    def gather_sharded_state_dict_for_save(self, model_to_save, state_dict, distributed_config, **kwargs):
+        """As transformers', but gathered from shards a tied weight is two tensors, of which a checkpoint holds one."""
+        gathered = super().gather_sharded_state_dict_for_save(model_to_save, state_dict, distributed_config, **kwargs)
+        tied = getattr(self, "all_tied_weights_keys", None) or {}
+        doubled = {name for name, source in tied.items() if source in gathered} if distributed_config is not None else ()
+        return {name: tensor for name, tensor in gathered.items() if name not in doubled}
+
     def changed_fields(self):
         """Fields of `config` set otherwise since the model was built, without effect on it: {name: (built, now)}."""
         return changed_fields(self.built_fields, self.config)

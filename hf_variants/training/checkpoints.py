@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from .processes import is_writer
+from .sharding import OPTIMIZER_FOLDER, shards_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ def why_broken_safetensors(file):
 
 
 def _weights_problem(path):
+    shards = shards_of(path)
+    if shards:
+        return _shards_problem(path, shards)
     if any((path / folder).is_dir() for folder in _SHARDED_FOLDERS):
         return None
     index = path / "model.safetensors.index.json"
@@ -86,6 +90,16 @@ def _weights_problem(path):
         if reason:
             return reason
     return None
+
+
+def _shards_problem(path, shards):
+    # torch writes .metadata last
+    if not (path / OPTIMIZER_FOLDER / ".metadata").is_file():
+        return f"{OPTIMIZER_FOLDER}/.metadata is missing"
+    processes = len(list((path).glob("rng_state*.pth")))
+    if len(shards) != processes:
+        return f"{len(shards)} of {processes} shards are there"
+    return next(filter(None, map(why_broken_safetensors, shards)), None)
 
 
 def _archives_problem(path):

@@ -6,6 +6,7 @@ Notable here: vocabulary and special tokens are those of the tokenizer, so that 
 import json
 from pathlib import Path
 
+from .sharding import check_distributed, distributed_config, load_sharded
 from .tokenizer import load_tokenizer
 
 
@@ -67,16 +68,19 @@ def check_model_entry(spec):
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to continue from); got {given}")
-    is_causal = None
+    is_causal = config = None
     if spec.model is not None:
         config = VariantsConfig(**model_section(spec.model))
         check_length(config, spec.data.sequence_length)
         is_causal = config.is_causal
     check_objective(spec, is_causal)
+    check_distributed(spec, config)
 
 
 def build_model(spec, tokenizer):
-    """The model of a `TrainingSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path."""
+    """The model of a `TrainingSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path; sharded over the
+    processes where spec.distributed says so.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, set_seed
 
@@ -89,15 +93,20 @@ def build_model(spec, tokenizer):
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is not None:
-        model = load_model(spec.model_path, auto, dtype=dtype)
+        shards = {"distributed_config": distributed_config(spec.distributed)} if spec.distributed else {}
+        model = load_model(spec.model_path, auto, dtype=dtype, **shards)
         check_objective(spec, getattr(model.config, "is_causal", None))
         if model.config.vocab_size < len(tokenizer):
             raise ValueError(
                 f"model_path={spec.model_path!r} has vocab_size={model.config.vocab_size}, less than the {len(tokenizer)} "
                 f"tokens of tokenizer.path={spec.tokenizer.path!r}; leave tokenizer.path out to use the tokenizer of the model"
             )
+        check_distributed(spec, model.config)
         return model
-    return auto.from_config(build_config(spec.model, tokenizer), dtype=dtype)
+    config = build_config(spec.model, tokenizer)
+    if spec.distributed:
+        return load_sharded(spec, lambda: auto.from_config(config, dtype=dtype), auto, dtype)
+    return auto.from_config(config, dtype=dtype)
 
 
 def load_model(path, auto=None, **kwargs):

@@ -10,6 +10,7 @@ of `torchrun` or `accelerate launch` runs the same lines.
 
 import math
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from .packing import short_row
 from .processes import print_once
 from .row_files import packed_dataset, tokenizer_fingerprint
 from .saves import saving
+from .sharding import START_FOLDER, check_launch, ranks_per_row
 from .stages import run_stage, stage_fingerprint, write_json
 from .tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 
@@ -39,6 +41,7 @@ FIXED = (
     "seed",
     "dtype",
     "rows_per_step",
+    "distributed",
 )
 
 
@@ -66,6 +69,7 @@ def pretrain(spec, announce=print_once):
     arguments = training_arguments(spec)
     check_parts(spec)
     check_model_entry(spec)
+    check_launch(spec, arguments)
     corpus = read_corpus(spec.data)
     announce_corrupt(corpus.report, announce)
     return run_stage(
@@ -89,7 +93,10 @@ def stage_settings(spec, texts):
     # How a step is cut into processes and micro-batches does not matter, how many rows it has does.
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         settings["trainer"].pop(key, None)
-    settings["rows_per_step"] = rows_per_step(training_arguments(spec))
+    settings["rows_per_step"] = rows_per_step(spec, training_arguments(spec))
+    # Nor does how a model is split; but checkpoints of whole and of sharded ones are of two kinds.
+    if settings.pop("distributed"):
+        settings["distributed"] = True
     # Places, not content: the digests of the texts below say what was read.
     for key in ("cache_dir", "source", "sources", "eval_source", "corrupt_limit"):
         del settings["data"][key]
@@ -173,7 +180,7 @@ def train(model, data, spec, announce=print_once):
     check_length(model.config, spec.data.sequence_length)
     baseline = baseline_perplexity(data, model.config.vocab_size)
     trainer, throughput = make_trainer(model, data, spec, announce)
-    _announce_start(trainer, data, baseline, announce)
+    _announce_start(trainer, data, baseline, spec, announce)
     resume = last_good_checkpoint(spec.output_dir)
     if resume is not None:
         check_steps_left(resume, trainer.args)
@@ -189,6 +196,7 @@ def train(model, data, spec, announce=print_once):
             (Path(spec.output_dir) / "training_args.bin").unlink(missing_ok=True)
             data.tokenizer.save_pretrained(spec.output_dir)
             write_json(Path(spec.output_dir) / "training_log.json", trainer.state.log_history)
+            shutil.rmtree(Path(spec.output_dir) / START_FOLDER, ignore_errors=True)
     announce(f"held-out perplexity {math.exp(loss):.2f}; unigram baseline {baseline:.2f}")
     return {
         "eval_loss": loss,
@@ -203,9 +211,10 @@ def train(model, data, spec, announce=print_once):
     }
 
 
-def rows_per_step(arguments):
+def rows_per_step(spec, arguments):
     """Rows of one optimizer step over all processes and micro-batches."""
-    return arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    groups = arguments.world_size // ranks_per_row(spec.distributed)
+    return arguments.train_batch_size * arguments.gradient_accumulation_steps * groups
 
 
 def check_steps_left(checkpoint, arguments):
@@ -230,7 +239,7 @@ def make_trainer(model, data, spec, announce=print_once):
     arguments = training_arguments(spec)
     collator = collator_of(spec.objective, data.tokenizer, spec.mask_share, spec.seed)
     flops, peak = training_flops(model.config, spec.data.sequence_length), device_peak(model, arguments, spec.peak_flops)[0]
-    tokens = rows_per_step(arguments) * spec.data.sequence_length
+    tokens = rows_per_step(spec, arguments) * spec.data.sequence_length
     throughput = ThroughputCallback(tokens, flops, peak and peak * arguments.world_size)
     trainer = VariantsTrainer(
         model=model,
@@ -312,9 +321,9 @@ def _tokenizer(spec, train_texts, announce):
     return load_tokenizer(folder)
 
 
-def _announce_start(trainer, data, baseline, announce):
+def _announce_start(trainer, data, baseline, spec, announce):
     model, arguments = trainer.model, trainer.args
-    rows = rows_per_step(arguments)
+    rows = rows_per_step(spec, arguments)
     announce(
         f"training: {model.num_parameters():,} parameters, vocabulary {len(data.tokenizer):,}, {rows} rows per step "
         f"on {arguments.world_size} process(es); unigram baseline perplexity {baseline:.2f}"

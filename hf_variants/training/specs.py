@@ -102,6 +102,11 @@ class TrainingSpec:
         "muon: Muon for hidden matrices, AdamW for the rest; adamw: trainer.optim", "adamw"
     )
     muon: dict = key("further options of torch.optim.Muon, by their own names (momentum, ns_steps, ...)", factory=dict)
+    distributed: dict = key(
+        "transformers' DistributedConfig by its own names, to shard the model at load time: fsdp_size, ep_size, tp_size, "
+        "dp_replicate_size; empty: DDP, or what accelerate is told",
+        factory=dict,
+    )
     samples: SamplesSpec = key("samples", factory=SamplesSpec)
     metrics: dict = key(
         "measured at every evaluation: perplexity, bits_per_byte, passkey, expert_balance, lm_eval", factory=dict

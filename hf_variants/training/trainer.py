@@ -1,5 +1,6 @@
-"""HF's Trainer with five differences: which parameters decay, Muon, rows that carry positions, a stop at the first loss or
-gradient that is no number, and saves and uploads that cannot harm the last checkpoint.
+"""HF's Trainer with six differences: which parameters decay, Muon, rows that carry positions, a stop at the first loss or
+gradient that is no number, saves and uploads that cannot harm the last checkpoint, and going on with models that transformers
+sharded at load time.
 
 Notable here: everything else (mixed precision, FSDP, DeepSpeed, Hub, trackers) is Trainer's own and is set by its own
 arguments.
@@ -21,6 +22,7 @@ from .errors import RunStopped
 from .health import locate
 from .muon import muon_optimizer
 from .saves import saving
+from .sharding import load_optimizer, load_weights, save_optimizer, save_weights, saving_allowed, scheduler_state_for
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +35,10 @@ class VariantsTrainer(Trainer):
             when a checkpoint cannot be written; the message names the step, the layer and the last good checkpoint.
     """
 
-    def __init__(self, *args, muon=None, **kwargs):
+    def __init__(self, model=None, args=None, *rest, muon=None, **kwargs):
         """Args: as those of Trainer. muon: options of torch.optim.Muon, which then trains the hidden matrices."""
-        super().__init__(*args, **kwargs)
+        with saving_allowed(model, args):
+            super().__init__(model, args, *rest, **kwargs)
         self._refuse_silent_copies()
         self.muon = muon
         self.failed_uploads = []
@@ -53,6 +56,9 @@ class VariantsTrainer(Trainer):
             )
 
     def save_model(self, output_dir=None, _internal_call=False):
+        if self.is_distributed_loading_by_transformers and _internal_call:
+            save_weights(self.model, output_dir, self.args.should_save)
+            return
         if self.is_fsdp_enabled and not _internal_call:
             # of sharded states Trainer would write nothing here; the final model is whole
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
@@ -65,6 +71,34 @@ class VariantsTrainer(Trainer):
             if state_dict is not None and source in state_dict:
                 state_dict.pop(name, None)
         super()._save(output_dir, state_dict)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        if self.is_distributed_loading_by_transformers:
+            load_weights(self.model, resume_from_checkpoint)
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        if not self.is_distributed_loading_by_transformers:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        save_optimizer(self.model, self.optimizer, output_dir)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        if checkpoint is None or not self.is_distributed_loading_by_transformers:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        load_optimizer(self.model, self.optimizer, checkpoint)
+        state = torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True)
+        self.lr_scheduler.load_state_dict(scheduler_state_for(state, len(self.optimizer.param_groups)))
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        if self.args.world_size > 1:
+            # the first process calls a checkpoint whole by its next file, so all others must have written theirs
+            torch.distributed.barrier()
 
     def get_decay_parameter_names(self, model):
         return decay_parameter_names(model)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hf_variants import VariantsConfig, VariantsForCausalLM
@@ -109,6 +109,10 @@ def differences(model, ids, result, folder):
         distance = (saved[key] - tensor).abs().max().item()
         if distance > 1e-5:
             yield key, distance
+    stored = load_file(folder / "model.safetensors").keys()
+    expected = model.state_dict().keys() - (model.all_tied_weights_keys or {}).keys()
+    if stored != expected:
+        yield "names", sorted(stored ^ expected)
     files = {path.name for path in folder.iterdir()}
     if "modeling_variants.py" not in files or any(file.startswith("_fsdp") for file in files):
         yield "files", sorted(files)
