@@ -36,6 +36,7 @@ TOGGLES = {
     "query temperature": {"attn_temperature_tuning": True, "floor_scale": 4},
     "attention_bias": {"attention_bias": True},
     "bidirectional": {"is_causal": False},
+    "cross-attention": {"add_cross_attention": True},
     "rope interleaved": {"rope_interleaved": True},
     "rope partial": {"partial_rotary_factor": 0.5},
     "rope on some layers": {"no_rope_layers": [1, 0]},

@@ -24,18 +24,19 @@ def build(keys):
 
 def check(keys):
     model, ids = build(keys), torch.randint(0, 64, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    other = {"encoder_hidden_states": torch.randn(2, 5, 32)} if model.config.add_cross_attention else {}
     with torch.no_grad():
-        whole = model(ids).last_hidden_state
+        whole = model(ids, **other).last_hidden_state
         model.set_attn_implementation("eager")
-        assert (model(ids).last_hidden_state - whole).abs().max() < 1e-5 * max(1.0, whole.abs().max().item())
+        assert (model(ids, **other).last_hidden_state - whole).abs().max() < 1e-5 * max(1.0, whole.abs().max().item())
         model.set_attn_implementation("sdpa")
         # `dynamic` keeps the frequencies of its prompt, so only a prompt within the original length is as long as the row
         dynamic = (keys.get("rope_parameters") or {}).get("rope_type") == "dynamic"
         if model.config.is_causal and not dynamic:
-            first = model(ids[:, :CACHED], use_cache=True)
-            rest = model(ids[:, CACHED:], past_key_values=first.past_key_values, use_cache=True).last_hidden_state
+            first = model(ids[:, :CACHED], use_cache=True, **other)
+            rest = model(ids[:, CACHED:], past_key_values=first.past_key_values, use_cache=True, **other).last_hidden_state
             assert (rest - whole[:, CACHED:]).abs().max() < 1e-5 * max(1.0, whole.abs().max().item())
-    out = model.train()(ids)
+    out = model.train()(ids, **other)
     states = [out[name] for name in ("last_hidden_state", "pooler_output") if name in out]
     sum(state.square().mean() for state in states).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

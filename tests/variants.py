@@ -299,6 +299,9 @@ ENCODERS = {
     "eurobert": {**BIDIRECTIONAL, "task_head": "dense", "classifier_act": "gelu", "classifier_pooling": "late"},
 }
 
+# attention to the states of another stack, 20 wide
+ACROSS = {"add_cross_attention": True, "cross_attention_hidden_size": 20}
+
 TOGGLES = {**ATTENTION, **POSITIONS, **TOPOLOGY, **NORM, **FEED_FORWARD, **MOE, **OUTPUT}
 
 

@@ -7,16 +7,18 @@ it; the tests compare with the tensors a model really caches.
 
 from dataclasses import dataclass
 
+from hf_variants.modeling.layer_plan import cross_plan
+
 
 @dataclass(frozen=True)
 class CacheSize:
     """Cache of one batch.
 
     Attributes:
-        bytes: at `length` tokens.
+        bytes: at `length` tokens, what cross-attention keeps of `encoder_length` states included.
         per_token: what one more token adds while every layer still grows (the usual figure).
         per_token_beyond: what one more token adds once every window and chunk is full.
-        length, batch_size, dtype_bytes: what was counted.
+        length, batch_size, dtype_bytes, encoder_length: what was counted.
     """
 
     bytes: int
@@ -25,10 +27,11 @@ class CacheSize:
     length: int
     batch_size: int
     dtype_bytes: float
+    encoder_length: int = 0
 
 
 def cached_numbers_per_token(config, plan):
-    """Numbers that one layer stores for one token."""
+    """Numbers that one layer stores for one token, or of cross-attention (whose plan is given then) for one state."""
     if config.attention_type == "mla":
         # Scores from the latent need each head's key norm, which only the expanded key could give.
         norms = 0 if plan.qk_norm == "none" else config.num_attention_heads
@@ -54,16 +57,24 @@ def record_bytes_per_token(config, dtype_bytes):
     return 5 * 4 if "dynamic" in rules else 0
 
 
-def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2):
+def cross_numbers_per_state(config):
+    """Numbers that all layers together store for one state of another stack that they attend to."""
+    plans = [cross_plan(config, plan) for plan in config.layer_plan() if plan.cross_width is not None]
+    return sum(cached_numbers_per_token(config, plan) for plan in plans)
+
+
+def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None):
     """Cache of `batch_size` rows of `length` tokens (None: `max_position_embeddings`), as `CacheSize`.
 
-    `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none.
+    `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none. With cross-attention,
+    `encoder_length` states (None: as many as tokens) are kept too, which does not grow with the tokens.
 
     Raises:
         ValueError: for a negative length, or a batch or dtype size that is not above zero.
     """
     length = config.max_position_embeddings if length is None else length
-    for name, value, least in (("length", length, 0), ("batch_size", batch_size, 1)):
+    states = (length if encoder_length is None else encoder_length) if config.add_cross_attention else 0
+    for name, value, least in (("length", length, 0), ("batch_size", batch_size, 1), ("encoder_length", states, 0)):
         if value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
     if dtype_bytes <= 0:
@@ -71,18 +82,20 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2):
     plans = config.layer_plan() if config.is_causal else ()
     units = [cached_numbers_per_token(config, plan) * batch_size * dtype_bytes for plan in plans]
     record = record_bytes_per_token(config, dtype_bytes) * batch_size if plans else 0
+    across = cross_numbers_per_state(config) * batch_size * dtype_bytes * states if plans else 0
     kept = sum(unit * cached_tokens(plan, length) for unit, plan in zip(units, plans, strict=True))
     growing = sum(unit for unit, plan in zip(units, plans, strict=True) if plan.window is None and plan.chunk is None)
     return CacheSize(
-        bytes=int(kept + record * length),
+        bytes=int(kept + across + record * length),
         per_token=int(sum(units) + record),
         per_token_beyond=int(growing + record),
         length=length,
         batch_size=batch_size,
         dtype_bytes=dtype_bytes,
+        encoder_length=states,
     )
 
 
-def kv_cache_bytes(config, length=None, batch_size=1, dtype_bytes=2):
+def kv_cache_bytes(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None):
     """Bytes of the cache alone; see `kv_cache_size`."""
-    return kv_cache_size(config, length, batch_size, dtype_bytes).bytes
+    return kv_cache_size(config, length, batch_size, dtype_bytes, encoder_length).bytes

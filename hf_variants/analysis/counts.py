@@ -8,6 +8,8 @@ a buffer and not a parameter.
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from hf_variants.modeling.layer_plan import cross_plan
+
 
 @dataclass(frozen=True)
 class Size:
@@ -76,17 +78,17 @@ def qk_norm_size(config, kind):
     return Size()
 
 
-def grouped_attention_size(config):
-    """Projections of MHA, GQA or MQA."""
+def grouped_attention_size(config, kv_from):
+    """Projections of MHA, GQA or MQA whose keys and values are made of `kv_from` channels."""
     hidden, bias = config.hidden_size, config.attention_bias
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    projections = linear_size(hidden, queries, bias) + linear_size(hidden, keys, bias) * 2
+    projections = linear_size(hidden, queries, bias) + linear_size(kv_from, keys, bias) * 2
     return projections + linear_size(queries, hidden, config.attention_out_bias)
 
 
-def latent_attention_size(config):
-    """Projections and latent norms of MLA (DeepSeek-V2 2024, arXiv:2405.04434 §2.1)."""
+def latent_attention_size(config, kv_from):
+    """Projections and latent norms of MLA (DeepSeek-V2 2024, arXiv:2405.04434 §2.1), latents made of `kv_from` channels."""
     hidden, heads, bias = config.hidden_size, config.num_attention_heads, config.attention_bias
     queries = heads * config.query_head_dim
     if config.q_lora_rank is None:
@@ -94,9 +96,9 @@ def latent_attention_size(config):
     else:
         size = linear_size(hidden, config.q_lora_rank, bias) + norm_size(config, config.q_lora_rank)
         size += linear_size(config.q_lora_rank, queries)
-    size += linear_size(hidden, config.kv_lora_rank + config.qk_rope_head_dim, bias)
+    size += linear_size(kv_from, config.kv_lora_rank + config.qk_rope_head_dim, bias)
     size += norm_size(config, config.kv_lora_rank)
-    size += linear_size(config.kv_lora_rank, heads * (config.qk_nope_head_dim + config.v_head_dim))
+    size += latent_expansion_size(config)
     return size + linear_size(heads * config.v_head_dim, hidden, config.attention_out_bias)
 
 
@@ -109,11 +111,15 @@ def output_gate_size(config):
     return linear_size(config.hidden_size, config.num_attention_heads * outputs)
 
 
-def attention_size(config, plan):
-    """Attention of one layer: projections, query and key norms, sinks, the gate on its output."""
+def attention_size(config, plan, kv_from=None):
+    """Attention of one layer: projections, query and key norms, sinks, the gate on its output.
+
+    kv_from: width of what keys and values are made of; None gives hidden_size.
+    """
+    kv_from = config.hidden_size if kv_from is None else kv_from
     sinks = Size(0, config.num_attention_heads if config.attention_sinks else 0)
     extras = qk_norm_size(config, plan.qk_norm) + sinks + output_gate_size(config)
-    return ATTENTION_SIZES[config.attention_type](config) + extras
+    return ATTENTION_SIZES[config.attention_type](config, kv_from) + extras
 
 
 def mlp_size(config, width, bias):
@@ -135,7 +141,26 @@ def shared_experts_size(config):
     return mlp_size(config, config.shared_expert_intermediate_size, config.mlp_bias) + gate
 
 
-# Norms of the residual stream in one layer.
+def latent_expansion_size(config):
+    """The projection from a latent to the keys and values of all heads; nothing without MLA."""
+    if config.attention_type != "mla":
+        return Size()
+    return linear_size(config.kv_lora_rank, config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim))
+
+
+def read_states_size(config, plan):
+    """The projections of one layer that meet the states of another stack: of keys and values, or of latents."""
+    if config.attention_type == "mla":
+        return linear_size(plan.cross_width, config.kv_lora_rank + config.qk_rope_head_dim)
+    return linear_size(plan.cross_width, config.num_key_value_heads * config.head_dim) * 2
+
+
+def cross_attention_size(config, plan):
+    """Attention of one layer to the states of another stack."""
+    return Size() if plan.cross_width is None else attention_size(config, cross_plan(config, plan), plan.cross_width)
+
+
+# Norms of the residual stream in one layer, without those of cross-attention.
 NORMS_PER_LAYER = {
     "pre": 2,
     "pre_normed_residual": 2,
@@ -145,11 +170,13 @@ NORMS_PER_LAYER = {
     "parallel": 1,
     "parallel_two_norms": 2,
 }
+# Norms around the cross-attention of one layer.
+CROSS_NORMS_PER_LAYER = {topology: 2 if topology == "sandwich" else 1 for topology in NORMS_PER_LAYER}
 
 
 def layer_sizes(config, plan, experts=None):
     """Sizes of one layer by part; of a sparse layer `experts` routed experts are counted (None: all of them)."""
-    sizes = {"attention": attention_size(config, plan)}
+    sizes = {"attention": attention_size(config, plan), "cross_attention": cross_attention_size(config, plan)}
     if plan.mlp == "dense":
         sizes["dense_mlp"] = mlp_size(config, plan.intermediate_size, config.mlp_bias)
     else:
@@ -159,7 +186,8 @@ def layer_sizes(config, plan, experts=None):
         sizes["shared_experts"] = shared_experts_size(config)
     without_first = plan.index == 0 and not config.first_attention_norm
     behind_experts = plan.mlp == "sparse" and config.expert_output_norm
-    norms = NORMS_PER_LAYER[plan.topology] - without_first + behind_experts
+    across = 0 if plan.cross_width is None else CROSS_NORMS_PER_LAYER[plan.topology]
+    norms = NORMS_PER_LAYER[plan.topology] + across - without_first + behind_experts
     sizes["norms"] = norm_size(config, config.hidden_size) * norms
     return sizes
 
@@ -204,8 +232,8 @@ def _outer_sizes(config):
 
 
 PART_ORDER = (
-    *("embedding", "positions", "token_types", "embedding_projection", "attention", "dense_mlp"),
-    *("router", "experts", "shared_experts", "norms", "head_transform", "lm_head"),
+    *("embedding", "positions", "token_types", "embedding_projection", "attention", "cross_attention"),
+    *("dense_mlp", "router", "experts", "shared_experts", "norms", "head_transform", "lm_head"),
 )
 
 

@@ -7,8 +7,19 @@ that a kernel without windows computes. `count.py` adds the backward pass.
 
 from dataclasses import dataclass, field
 
+from hf_variants.modeling.layer_plan import cross_plan
+
 from .cache_size import cached_tokens
-from .counts import Size, distinct_layers, embedding_projection_size, layer_sizes, lm_head_size, transform_size
+from .counts import (
+    Size,
+    distinct_layers,
+    embedding_projection_size,
+    latent_expansion_size,
+    layer_sizes,
+    lm_head_size,
+    read_states_size,
+    transform_size,
+)
 
 MODES = ("prefill", "decode")
 PAIRS = {
@@ -77,8 +88,11 @@ def score_flops_per_pair(config, absorbed=False):
     return 2 * config.num_attention_heads * (key + value)
 
 
-def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent=None):
+def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent=None, encoder_length=None):
     """Forward FLOPs of one token in a sequence of `length` tokens (None: `max_position_embeddings`), as `FlopCounts`.
+
+    With cross-attention `encoder_length` states of another stack are attended to (None: as many as tokens); their keys and
+    values are made once, so a prefill shares their cost among its tokens and decoding has none of it.
 
     The backward pass costs twice as much again. The usual 2 * (active parameters) leaves out the attention term and
     counts the embedding lookup as a product.
@@ -98,6 +112,7 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown; choose from {list(known)}")
     absorbed = mode == "decode" if latent is None else latent == "absorbed"
+    states = length if encoder_length is None else encoder_length
     parts = {"attention_scores": 0.0}
     per_pair = score_flops_per_pair(config, absorbed)
     for plan, times in distinct_layers(config):
@@ -109,6 +124,9 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
         if mode == "decode" and not absorbed and config.attention_type == "mla":
             # every cached latent is expanded again; the newest is among the projections
             parts["attention"] += _expansion_products(config) * (keys - 1) * times
+        if plan.cross_width is not None:
+            parts["cross_attention"] += _reading(config, plan, states, length, mode, absorbed) * times
+            parts["attention_scores"] += per_pair * states * times
     parts["embedding_projection"] = _products(embedding_projection_size(config))
     parts["head_transform"] = _products(transform_size(config))
     parts["lm_head"] = _products(lm_head_size(config))
@@ -127,7 +145,19 @@ def keys_per_query(plan, length, mode="prefill", pairs="visible", is_causal=True
 
 def _expansion_products(config):
     """MLA's product of one latent with the matrix that gives the keys and values of all heads."""
-    return 2 * config.kv_lora_rank * config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)
+    return _products(latent_expansion_size(config))
+
+
+def _reading(config, plan, states, length, mode, absorbed):
+    """What one token pays for the keys and values of the states, beyond `layer_sizes`, which counts as if it read one itself.
+
+    Keys and values (latents) are made once, so decoding has no part in that; latents that are not absorbed are expanded anew.
+    """
+    read, expand = _products(read_states_size(config, plan)), _expansion_products(config)
+    times = states / length if mode == "prefill" else 0
+    norms = _key_norm_products(config, cross_plan(config, plan)) * times
+    expanded = 0 if absorbed else expand * ((states if mode == "decode" else times) - 1)
+    return read * (times - 1) + norms + expanded
 
 
 def _key_norm_products(config, plan):

@@ -1,46 +1,12 @@
 """The one table of what a config may not be, each rule with its reason.
 
-Notable here: a rule is a name, a predicate that is true when the config breaks it, and a text that names field, value,
-reason and choices. The rules run when the config is made and again when a model is built from it; the compatibility page of
+Notable here: a rule (`rule.py`) is a name, a predicate that is true when the config breaks it, and a text that names field,
+value, reason and choices. The rules run when the config is made and again when a model is built from it; the page of rules in
 the documentation is generated from this table.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`broken(config)` is true where the rule is violated; `text` is formatted with the config as `c`."""
-
-    name: str
-    broken: Callable
-    text: str
-
-
-def _positive(name):
-    return Rule(
-        f"{name} is positive",
-        lambda c: getattr(c, name) is not None and getattr(c, name) <= 0,
-        f"{name}={{c.{name}}} must be greater than zero; leave it None to switch it off",
-    )
-
-
-def _only_with(name, owner, value, unset=None):
-    """`name` would silently do nothing unless field `owner` is `value`."""
-    return Rule(
-        f"{name} needs {owner}={value}",
-        lambda c: getattr(c, name) != unset and getattr(c, owner) != value,
-        f"{name}={{c.{name}}} has no effect with {owner}={{c.{owner}!r}}; set {owner}={value!r} or leave {name} at {unset}",
-    )
-
-
-def _only_with_experts(name, unset):
-    return Rule(
-        f"{name} needs experts",
-        lambda c: getattr(c, name) != unset and not c.has_experts,
-        f"{name}={{c.{name}}} has no effect without experts; set num_experts, or leave {name} at {unset}",
-    )
+from .encoder_rules import ENCODER_RULES
+from .rule import Rule, only_with, only_with_experts, positive
 
 
 def _has(layer_type):
@@ -56,16 +22,15 @@ DROPOUTS = (
     *("attention_dropout", "hidden_dropout", "attention_output_dropout", "embedding_dropout"),
     *("classifier_dropout", "token_classifier_dropout", "qa_dropout"),
 )
-DENSE_HEADS = ("dense", "dropped_dense")
 
 SHAPE_RULES = [
-    *(_positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
-    *(_positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
-    *(_positive(name) for name in ("max_position_embeddings", "moe_intermediate_size", "query_pre_attn_scalar")),
-    *(_positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
-    *(_positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
-    *(_positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
-    *(_positive(name) for name in ("clip_qkv", "floor_scale", "embedding_size")),
+    *(positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
+    *(positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
+    *(positive(name) for name in ("max_position_embeddings", "moe_intermediate_size", "query_pre_attn_scalar")),
+    *(positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
+    *(positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
+    *(positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
+    *(positive(name) for name in ("clip_qkv", "floor_scale", "embedding_size", "cross_attention_hidden_size")),
     Rule(
         "heads are whole groups",
         lambda c: c.num_attention_heads % c.num_key_value_heads != 0,
@@ -143,10 +108,10 @@ LAYER_RULES = [
 ]
 
 ATTENTION_RULES = [
-    _only_with("sinks_in_fp32", "attention_sinks", True, False),
-    *(_only_with(name, "attention_type", "mla") for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
-    *(_only_with(name, "attention_type", "mla") for name in ("qk_rope_head_dim", "v_head_dim")),
-    _only_with("latent_norm_eps", "attention_type", "mla", 1e-6),
+    only_with("sinks_in_fp32", "attention_sinks", True, False),
+    *(only_with(name, "attention_type", "mla") for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
+    *(only_with(name, "attention_type", "mla") for name in ("qk_rope_head_dim", "v_head_dim")),
+    only_with("latent_norm_eps", "attention_type", "mla", 1e-6),
     Rule(
         "mla shares its latent among all heads",
         lambda c: c.attention_type == "mla" and c.num_key_value_heads != c.num_attention_heads,
@@ -181,15 +146,12 @@ ATTENTION_RULES = [
         "qk_norm_after_rope=True is not defined for attention_type='mla', which caches its rotary key once for all heads; "
         "use qk_norm_after_rope=False",
     ),
-    _only_with("alibi_scaled_bf16", "position_embedding_type", "alibi", False),
+    only_with("alibi_scaled_bf16", "position_embedding_type", "alibi", False),
     *(
-        _only_with(name, "attn_temperature_tuning", True, unset)
+        only_with(name, "attn_temperature_tuning", True, unset)
         for name, unset in (("attn_temperature_layers", "all"), ("attn_temperature_offset", 0))
     ),
-    *(
-        _only_with(name, "attn_temperature_tuning", True, unset)
-        for name, unset in (("attn_scale", 0.1), ("floor_scale", 8192))
-    ),
+    *(only_with(name, "attn_temperature_tuning", True, unset) for name, unset in (("attn_scale", 0.1), ("floor_scale", 8192))),
     Rule(
         "positions of the temperature are counted from zero",
         lambda c: c.attn_temperature_offset < 0,
@@ -216,7 +178,7 @@ ATTENTION_RULES = [
 ]
 
 POSITION_RULES = [
-    _only_with("partial_rotary_factor", "position_embedding_type", "rope", 1.0),
+    only_with("partial_rotary_factor", "position_embedding_type", "rope", 1.0),
     Rule(
         "rows of a table are counted from zero",
         lambda c: c.position_embedding_offset < 0,
@@ -282,20 +244,20 @@ FEED_FORWARD_RULES = [
 ]
 
 EXPERT_RULES = [
-    _only_with_experts("num_experts_per_tok", None),
-    _only_with_experts("moe_intermediate_size", None),
-    _only_with_experts("num_shared_experts", 0),
-    _only_with_experts("norm_topk_prob", None),
-    _only_with_experts("routed_scaling_factor", 1.0),
-    _only_with_experts("n_group", 1),
-    _only_with_experts("topk_group", 1),
-    _only_with_experts("router_bias", False),
-    _only_with_experts("router_weight_in_fp32", False),
-    _only_with_experts("expert_bias", False),
-    _only_with_experts("router_balance", "none"),
-    _only_with_experts("apply_router_weight_on_input", False),
-    _only_with_experts("expert_output_norm", False),
-    _only_with_experts("router_selection", "scores"),
+    only_with_experts("num_experts_per_tok", None),
+    only_with_experts("moe_intermediate_size", None),
+    only_with_experts("num_shared_experts", 0),
+    only_with_experts("norm_topk_prob", None),
+    only_with_experts("routed_scaling_factor", 1.0),
+    only_with_experts("n_group", 1),
+    only_with_experts("topk_group", 1),
+    only_with_experts("router_bias", False),
+    only_with_experts("router_weight_in_fp32", False),
+    only_with_experts("expert_bias", False),
+    only_with_experts("router_balance", "none"),
+    only_with_experts("apply_router_weight_on_input", False),
+    only_with_experts("expert_output_norm", False),
+    only_with_experts("router_selection", "scores"),
     Rule(
         "choosing by logits differs",
         lambda c: (
@@ -307,7 +269,7 @@ EXPERT_RULES = [
         "router_balance={c.router_balance!r}: scores grow with their logits; it needs router_balance='bias' or n_group > 1, "
         "and router_scoring from ['softmax', 'sigmoid']",
     ),
-    _only_with("sparsemixer_jitter_eps", "router_scoring", "sparsemixer", 0.01),
+    only_with("sparsemixer_jitter_eps", "router_scoring", "sparsemixer", 0.01),
     Rule(
         "sparsemixer chooses by its logits alone",
         lambda c: c.router_scoring == "sparsemixer" and (c.n_group > 1 or c.router_balance == "bias"),
@@ -319,7 +281,7 @@ EXPERT_RULES = [
         lambda c: c.sparsemixer_jitter_eps < 0,
         "sparsemixer_jitter_eps={c.sparsemixer_jitter_eps} must not be negative",
     ),
-    _only_with_experts("router_z_loss_coef", 0.0),
+    only_with_experts("router_z_loss_coef", 0.0),
     Rule(
         "sparse layers need experts",
         lambda c: "sparse" in c.mlp_layer_types and not c.num_experts,
@@ -377,7 +339,7 @@ EXPERT_RULES = [
         "router_bias_update_rate={c.router_bias_update_rate} and num_shared_experts={c.num_shared_experts} must not be "
         "negative",
     ),
-    _only_with("router_bias_update_rate", "router_balance", "bias", 0.001),
+    only_with("router_bias_update_rate", "router_balance", "bias", 0.001),
     Rule(
         "bias balancing needs a rate",
         lambda c: c.router_balance == "bias" and c.router_bias_update_rate == 0,
@@ -424,85 +386,6 @@ NORM_RULES = [
         "scalars that multiply are not zero",
         lambda c: 0 in (c.embedding_multiplier, c.residual_multiplier),
         "embedding_multiplier={c.embedding_multiplier} and residual_multiplier={c.residual_multiplier} must not be zero",
-    ),
-]
-
-ENCODER_RULES = [
-    _only_with("pooler", "is_causal", False, False),
-    Rule(
-        "token types are counted from zero",
-        lambda c: c.type_vocab_size < 0,
-        "type_vocab_size={c.type_vocab_size} must not be negative; use 0 for no table of types",
-    ),
-    Rule(
-        "token types need an encoder",
-        lambda c: c.type_vocab_size > 0 and c.is_causal,
-        "type_vocab_size={c.type_vocab_size} needs is_causal=False: generation does not say which type a new token has; use "
-        "type_vocab_size=0",
-    ),
-    Rule(
-        "positions of ids need what they are counted by",
-        lambda c: (
-            c.position_source == "input_ids"
-            and (
-                c.position_embedding_type != "learned"
-                or c.position_embedding_offset < 1
-                or c.pad_token_id is None
-                or c.is_causal
-            )
-        ),
-        "position_source='input_ids' counts ids that are no pads and gives a pad the row before the first: it needs "
-        "position_embedding_type='learned' (is {c.position_embedding_type!r}), position_embedding_offset >= 1 (is "
-        "{c.position_embedding_offset}), a pad_token_id (is {c.pad_token_id}) and is_causal=False (is {c.is_causal}); use "
-        "position_source='attention_mask'",
-    ),
-    Rule(
-        "the first norm to leave out is that of pre",
-        lambda c: not c.first_attention_norm and c.norm_placement != "pre",
-        "first_attention_norm=False leaves the first norm of norm_placement='pre' out, but norm_placement="
-        "{c.norm_placement!r}; use first_attention_norm=True",
-    ),
-    Rule(
-        "tied tables have one width",
-        lambda c: c.tie_word_embeddings and c.embedding_size != c.lm_head_width,
-        "tie_word_embeddings=True needs a head as wide as the embedding, but embedding_size={c.embedding_size} and "
-        "hidden_size={c.hidden_size}; set lm_head_act or embedding_projection='tokens', whose layers hand on "
-        "embedding_size channels, or tie_word_embeddings=False",
-    ),
-    Rule(
-        "a projection of tokens widens",
-        lambda c: c.embedding_projection == "tokens" and c.embedding_size == c.hidden_size,
-        "embedding_projection='tokens' has no effect with embedding_size={c.embedding_size}, which is hidden_size; set "
-        "another embedding_size, or embedding_projection='sum'",
-    ),
-    Rule(
-        "the bias of the transform needs the transform",
-        lambda c: not c.lm_head_transform_bias and c.lm_head_act is None,
-        "lm_head_transform_bias=False has no effect with lm_head_act=None; set lm_head_act",
-    ),
-    Rule(
-        "a dense task head has its activation",
-        lambda c: (c.task_head in DENSE_HEADS) != (c.classifier_act is not None),
-        "classifier_act={c.classifier_act!r} is the activation of task_head 'dense' and 'dropped_dense', but task_head="
-        "{c.task_head!r}; set both, or leave classifier_act at None",
-    ),
-    Rule(
-        "the pooler head needs the pooler",
-        lambda c: c.task_head == "pooler" and not (c.pooler and c.classifier_pooling == "first"),
-        "task_head='pooler' classifies what the pooler makes of the first token, but pooler={c.pooler} and "
-        "classifier_pooling={c.classifier_pooling!r}; set pooler=True and classifier_pooling='first'",
-    ),
-    Rule(
-        "the transform head needs the transform",
-        lambda c: c.task_head == "transform" and (c.lm_head_act is None or c.embedding_size != c.hidden_size),
-        "task_head='transform' takes the layer of the language-model head, but lm_head_act={c.lm_head_act!r} and "
-        "embedding_size={c.embedding_size} (hidden_size={c.hidden_size}); set lm_head_act, and leave embedding_size unset",
-    ),
-    Rule(
-        "a causal row is read at its end",
-        lambda c: c.is_causal and c.classifier_pooling == "first",
-        "classifier_pooling='first' with is_causal=True classifies a token that has seen nothing but itself; choose from "
-        "['last', 'mean', 'late']",
     ),
 ]
 

@@ -5,39 +5,20 @@ so that `config.json` says everything; `layer_plan()` turns the config into one 
 """
 
 from dataclasses import fields
-from math import isfinite
-from types import UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin
+from typing import ClassVar, get_origin
 
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
+from .config_checks import LIBRARY_KEYS, check_activation, check_choice, check_per_layer, check_types, generation_keys
 from .config_rules import check_rules
 from .layer_plan import resolve_layer_plan, rope_key_of
 from .parallel_plans import EXPERT_PARALLEL, PIPELINE_PARALLEL, tensor_parallel_plan
 from .room import copy_room
 from .rope_parameters import check_rope_parameters, standard_rope_parameters
-from .vocabulary import CHOICES, nearest
+from .vocabulary import nearest
 
 logger = logging.get_logger(__name__)
-
-# Keys that transformers itself stores in a config, beside the fields it declares.
-_LIBRARY_KEYS = {
-    *(
-        "auto_map",
-        "architectures",
-        "quantization_config",
-        "transformers_version",
-        "num_labels",
-        "torch_dtype",
-        "dtype",
-    ),
-    *("name_or_path", "model_type", "output_attentions", "attn_implementation", "experts_implementation", "use_cache"),
-    *("_commit_hash", "tie_last_hidden_states", "task_specific_params", "base_model_prefix", "finetuning_task"),
-    *("output_router_logits", "custom_pipelines", "per_layer_config", "trust_remote_code", "code_revision"),
-    *("pretraining_tp", "compression_config", "tokenizer_class", "processor_class", "loss_type"),
-    *("gradient_checkpointing", "distributed_config", "fusion_config"),
-}
 
 _AUTO_MAP = {
     "AutoConfig": "configuration_variants.VariantsConfig",
@@ -82,6 +63,9 @@ class VariantsConfig(PreTrainedConfig):
         q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
             gives 4, 1, 1/2 and 1 times head_dim for the last four (DeepSeek-V2 §2.1.2-3); q_lora_rank None means that queries
             are not compressed.
+        add_cross_attention: every layer also attends to the states of another stack, as the decoder of an encoder-decoder does
+            (Vaswani et al. 2017, arXiv:1706.03762 §3.2.3). cross_attention_hidden_size: width of those states; None gives
+            hidden_size.
         rope_parameters: {rope_type, rope_theta, ...}, or one such dict (or None for no rotation) per layer type.
         no_rope_layers: one switch per layer, 1 where RoPE is used and 0 where not (transformers' convention).
         mlp_layer_types: "dense" or "sparse" per layer; None gives sparse everywhere where `num_experts` is set.
@@ -169,6 +153,8 @@ class VariantsConfig(PreTrainedConfig):
     qk_rope_head_dim: int | None = None
     v_head_dim: int | None = None
     is_causal: bool = True
+    add_cross_attention: bool = False
+    cross_attention_hidden_size: int | None = None
     # positions
     position_embedding_type: str = "rope"
     rope_parameters: dict | None = None
@@ -252,7 +238,7 @@ class VariantsConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         legacy = {key: kwargs.pop(key) for key in ("rope_theta", "rope_scaling") if key in kwargs}
         self._refuse_unknown(kwargs)
-        check_types(self)
+        check_types(self, VariantsConfig.__annotations__)
         self._resolve_shape()
         self._resolve_layers()
         self._resolve_experts()
@@ -282,7 +268,7 @@ class VariantsConfig(PreTrainedConfig):
 
     def check(self):
         """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""
-        check_types(self)
+        check_types(self, VariantsConfig.__annotations__)
         for name in self.unknown_attributes():
             # tools leave attributes of their own; one that is close to a key is a key that was meant
             if meant := nearest(name, self.own_fields()):
@@ -296,7 +282,7 @@ class VariantsConfig(PreTrainedConfig):
         for name in ("position_source", "task_head", "classifier_pooling"):
             check_choice(name, getattr(self, name))
         for name in ("layer_types", "mlp_layer_types"):
-            _check_per_layer(self, name)
+            check_per_layer(self, name)
         for name in ("hidden_act", "lm_head_act", "classifier_act"):
             check_activation(name, getattr(self, name))
         check_rope_parameters(self)
@@ -318,7 +304,7 @@ class VariantsConfig(PreTrainedConfig):
 
     def unknown_attributes(self):
         """Names of public attributes that neither the family nor transformers knows, as a misspelt key leaves behind."""
-        known = {field.name for field in fields(self)} | _LIBRARY_KEYS | _generation_keys()
+        known = {field.name for field in fields(self)} | LIBRARY_KEYS | generation_keys()
         return [name for name in vars(self) if name not in known and not name.startswith("_")]
 
     def _upload_modified_files(self, working_dir, *args, **kwargs):
@@ -415,7 +401,7 @@ class VariantsConfig(PreTrainedConfig):
     # ---- resolution of what was left None ----
     def _refuse_unknown(self, kwargs):
         known = {field.name for field in fields(self)} | {"rope_theta", "rope_scaling"}
-        allowed = _LIBRARY_KEYS | _generation_keys()
+        allowed = LIBRARY_KEYS | generation_keys()
         for key in kwargs:
             if key not in allowed and not key.startswith("_"):
                 raise ValueError(
@@ -445,6 +431,8 @@ class VariantsConfig(PreTrainedConfig):
             self.intermediate_size = -(-int(width) // 8) * 8
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size
+        if self.add_cross_attention and self.cross_attention_hidden_size is None:
+            self.cross_attention_hidden_size = self.hidden_size
         if self.classifier_pooling is None:
             self.classifier_pooling = "last" if self.is_causal else "first"
         if self.attention_type == "mla":
@@ -494,59 +482,6 @@ class VariantsConfig(PreTrainedConfig):
             self.norm_bias = self.norm_type == "layernorm" and self.norm_affine
         if self.final_norm is None:
             self.final_norm = self.norm_placement != "post_ln"
-
-
-def _generation_keys():
-    """Keys that transformers moves to, or asks for in, the generation config."""
-    from transformers import GenerationConfig
-
-    return set(GenerationConfig._get_default_generation_params())
-
-
-def _allowed_types(annotation):
-    if get_origin(annotation) in (Union, UnionType):
-        return tuple(t for arg in get_args(annotation) for t in _allowed_types(arg))
-    return (float, int) if annotation is float else (get_origin(annotation) or annotation,)
-
-
-def check_types(config):
-    """Refuse a field of the wrong type: the base class checks its own fields only, and with errors of its own kind."""
-    for name, annotation in VariantsConfig.__annotations__.items():
-        if get_origin(annotation) is ClassVar or annotation is Any:
-            continue
-        allowed, value = _allowed_types(annotation), getattr(config, name)
-        if isinstance(value, tuple) and list in allowed:
-            value = list(value)
-            setattr(config, name, value)
-        if isinstance(value, float) and not isfinite(value):
-            raise ValueError(f"{name}={value!r} must be a finite number")
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            expected = " or ".join("None" if t is type(None) else t.__name__ for t in allowed)
-            raise ValueError(f"{name}={value!r} is a {type(value).__name__}; it must be {expected}")
-
-
-def check_choice(name, value):
-    """Refuse a value that `CHOICES[name]` does not list."""
-    if value not in CHOICES[name]:
-        raise ValueError(f"{name}={value!r} is unknown{nearest(value, CHOICES[name])}; choose from {list(CHOICES[name])}")
-
-
-def check_activation(name, value):
-    """Refuse an activation that transformers' ACT2FN does not know; None is for the optional ones."""
-    from transformers.activations import ACT2FN
-
-    if value is not None and value not in ACT2FN:
-        raise ValueError(f"{name}={value!r} is unknown{nearest(value, ACT2FN)}; choose from {sorted(ACT2FN)}")
-
-
-def _check_per_layer(config, name):
-    values = getattr(config, name)
-    for value in values:
-        check_choice(name, value)
-    if len(values) != config.num_hidden_layers:
-        raise ValueError(
-            f"{name} has {len(values)} entries, but num_hidden_layers={config.num_hidden_layers}; give one entry per layer"
-        )
 
 
 __all__ = ["VariantsConfig"]

@@ -41,18 +41,20 @@ class VariantsAttention(nn.Module):
     Args:
         config: a `VariantsConfig`.
         plan: the `LayerPlan` of this layer.
+        kv_width: width of the states that keys and values are made of; None gives hidden_size.
     """
 
-    def __init__(self, config, plan):
+    def __init__(self, config, plan, kv_width=None):
         super().__init__()
+        kv_from = config.hidden_size if kv_width is None else kv_width
         self.config, self.layer_idx, self.scaling = config, plan.index, plan.scaling
         self.head_dim, self.is_causal, self.window = config.head_dim, config.is_causal, plan.window
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.attention_dropout, self.softcap = config.attention_dropout, config.attn_logit_softcapping
         width, kv_width = (n * self.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
         self.q_proj = nn.Linear(config.hidden_size, width, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=config.attention_bias)
+        self.k_proj = nn.Linear(kv_from, kv_width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(kv_from, kv_width, bias=config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden_size, bias=config.attention_out_bias)
         self.gate_proj, self._gate = build_output_gate(config)
         self.q_norm, self.k_norm = QK_NORMS[plan.qk_norm](config, width, kv_width)

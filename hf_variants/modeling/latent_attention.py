@@ -28,12 +28,14 @@ class VariantsLatentAttention(nn.Module):
     Args:
         config: a `VariantsConfig` with `attention_type="mla"`.
         plan: the `LayerPlan` of this layer.
+        kv_width: width of the states that latents are made of; None gives hidden_size.
     """
 
     num_key_value_groups = 1
 
-    def __init__(self, config, plan):
+    def __init__(self, config, plan, kv_width=None):
         super().__init__()
+        kv_width = config.hidden_size if kv_width is None else kv_width
         self.config, self.layer_idx, self.scaling = config, plan.index, plan.scaling
         self.is_causal, self.num_heads, self.window = config.is_causal, config.num_attention_heads, plan.window
         self.nope, self.rope, self.rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.kv_lora_rank
@@ -46,7 +48,7 @@ class VariantsLatentAttention(nn.Module):
             self.q_a_proj = nn.Linear(config.hidden_size, config.q_lora_rank, bias=config.attention_bias)
             self.q_a_layernorm = build_norm(config, config.q_lora_rank, eps=config.latent_norm_eps)
             self.q_b_proj = nn.Linear(config.q_lora_rank, self.num_heads * self.qk_head_dim, bias=False)
-        self.kv_a_proj_with_mqa = nn.Linear(config.hidden_size, self.rank + self.rope, bias=config.attention_bias)
+        self.kv_a_proj_with_mqa = nn.Linear(kv_width, self.rank + self.rope, bias=config.attention_bias)
         self.kv_a_layernorm = build_norm(config, self.rank, eps=config.latent_norm_eps)
         self.kv_b_proj = nn.Linear(self.rank, self.num_heads * (self.nope + self.v_head_dim), bias=False)
         self.o_proj = nn.Linear(self.num_heads * self.v_head_dim, config.hidden_size, bias=config.attention_out_bias)
@@ -75,25 +77,38 @@ class VariantsLatentAttention(nn.Module):
         **kwargs,
     ):
         """hidden_states [B, T, hidden]; returns the output of the same shape and the weights (where computed) or None."""
-        query = self.q_norm(split_heads(self.query(self, hidden_states), self.qk_head_dim))
-        q_nope, q_rope = self._temper(query, query_scale).split([self.nope, self.rope], dim=-1)
-        q_rope = self.turn(q_rope, position_embeddings)
-        latent, k_rope = project(self.kv_a_proj_with_mqa, hidden_states).split([self.rank, self.rope], dim=-1)
-        latent, k_rope = self.kv_a_layernorm(latent).unsqueeze(1), k_rope.unsqueeze(1)
-        latent, k_rope = self.k_norm(self, latent, k_rope)
-        k_rope = self.turn(k_rope, position_embeddings)
+        q_nope, q_rope = self._queries(hidden_states, position_embeddings, query_scale)
+        latent, k_rope = self._latents(hidden_states, position_embeddings)
         if past_key_values is not None:
             latent, k_rope = past_key_values.update(latent, k_rope, self.layer_idx)
+        cached = past_key_values is not None
+        out, weights = self._attend(q_nope, q_rope, latent, k_rope, attention_mask, alibi, cached)
+        return project(self.o_proj, self._gate(self, out, hidden_states)), weights
+
+    def _queries(self, hidden_states, position_embeddings=None, query_scale=None):
+        """[B, heads, T, nope] and the turned [B, heads, T, rope]."""
+        query = self.q_norm(split_heads(self.query(self, hidden_states), self.qk_head_dim))
+        q_nope, q_rope = self._temper(query, query_scale).split([self.nope, self.rope], dim=-1)
+        return q_nope, self.turn(q_rope, position_embeddings)
+
+    def _latents(self, states, position_embeddings=None):
+        """What a cache holds of states [B, S, width]: latents [B, 1, S, rank (+ norms)] and turned keys [B, 1, S, rope]."""
+        latent, k_rope = project(self.kv_a_proj_with_mqa, states).split([self.rank, self.rope], dim=-1)
+        latent, k_rope = self.kv_a_layernorm(latent).unsqueeze(1), k_rope.unsqueeze(1)
+        latent, k_rope = self.k_norm(self, latent, k_rope)
+        return latent, self.turn(k_rope, position_embeddings)
+
+    def _attend(self, q_nope, q_rope, latent, k_rope, mask, alibi, cached):
+        """Output [B, T, heads, v] and weights (where computed) or None of what `_queries` and `_latents` gave."""
         latent, key_scale = latent[..., : self.rank], self.k_norm.scale_of(latent, self.rank)
         alibi = None if alibi is None else alibi.scaled(self.scaling)
         terms = ScoreTerms(self.softcap, alibi, self.sinks, key_scale)
-        attend = self._absorbed if self._absorbs(past_key_values, hidden_states.shape[1]) else self._expanded
-        out, weights = attend(q_nope, q_rope, latent, k_rope, attention_mask, terms)
-        return project(self.o_proj, self._gate(self, out, hidden_states)), weights
+        attend = self._absorbed if self._absorbs(cached, q_nope.shape[2]) else self._expanded
+        return attend(q_nope, q_rope, latent, k_rope, mask, terms)
 
-    def _absorbs(self, past_key_values, q_len):
+    def _absorbs(self, cached, q_len):
         # in training the backend's memory-lean kernel is worth more than the smaller product
-        if self.training or past_key_values is None or not _is_matrix(self.kv_b_proj):
+        if self.training or not cached or not _is_matrix(self.kv_b_proj):
             return False
         return q_len <= self.absorb_up_to
 

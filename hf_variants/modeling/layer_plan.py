@@ -3,7 +3,7 @@
 Notable here: blocks, masks, caches, counts and conversions all read the same plan, so nothing can disagree with the model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class LayerPlan:
         scaling: factor on the attention scores before soft-cap, bias and mask.
         qk_norm: a key of `QK_NORMS`; `none` where `qk_norm_layers` leaves the layer out.
         tempered: whether queries are multiplied by a factor of their position.
+        cross_width: width of the states of another stack that the layer also attends to, or None where there are none.
     """
 
     index: int
@@ -37,6 +38,7 @@ class LayerPlan:
     scaling: float
     qk_norm: str
     tempered: bool
+    cross_width: int | None = None
 
 
 def rope_key_of(config, index):
@@ -49,26 +51,49 @@ def rope_key_of(config, index):
     return None if config.rope_parameters[layer_type] is None else layer_type
 
 
-def attention_scaling(config, index):
-    """Score multiplier of layer `index`.
+def plain_scaling(config, index):
+    """Score multiplier of layer `index` where nothing is rotated.
 
     d^-1/2 with d = `query_pre_attn_scalar`, or the width of a query head; or `attention_multiplier` itself. Divided by
-    `index + 1` under `scale_attn_by_inverse_layer_idx` (GPT-2). MLA under a YaRN with `mscale_all_dim` multiplies it by
+    `index + 1` under `scale_attn_by_inverse_layer_idx` (GPT-2).
+    """
+    scaling = config.attention_multiplier
+    if scaling is None:
+        scaling = (config.query_pre_attn_scalar or config.query_head_dim) ** -0.5
+    return scaling / (index + 1) if config.scale_attn_by_inverse_layer_idx else scaling
+
+
+def attention_scaling(config, index):
+    """Score multiplier of layer `index`: `plain_scaling`, which MLA under a YaRN with `mscale_all_dim` multiplies by
     (0.1 * mscale_all_dim * ln(factor) + 1)^2 (DeepSeek-V2, arXiv:2405.04434 §3.1.4).
     """
     from math import log
 
-    scaling = config.attention_multiplier
-    if scaling is None:
-        scaling = (config.query_pre_attn_scalar or config.query_head_dim) ** -0.5
-    if config.scale_attn_by_inverse_layer_idx:
-        scaling = scaling / (index + 1)
+    scaling = plain_scaling(config, index)
     key = rope_key_of(config, index)
     if config.attention_type == "mla" and key is not None:
         rope = config.rope_of(key)
         if rope["rope_type"] != "default" and rope.get("mscale_all_dim") and rope["factor"] > 1:
             scaling = scaling * (0.1 * rope["mscale_all_dim"] * log(rope["factor"]) + 1.0) ** 2
     return scaling
+
+
+def cross_plan(config, plan):
+    """The plan of the attention of a layer to the states of another stack.
+
+    Those states have an order of their own, which no position scheme, window or query temperature of this stack measures, so
+    none of them acts; scale, soft-cap, sinks, clipping, gate, biases and a QK-norm of every layer are those of self-attention.
+    """
+    return replace(
+        plan,
+        layer_type="full_attention",
+        window=None,
+        chunk=None,
+        rope_key=None,
+        scaling=plain_scaling(config, plan.index),
+        qk_norm=config.qk_norm if config.qk_norm_layers == "all" else "none",
+        tempered=False,
+    )
 
 
 def resolve_layer_plan(config):
@@ -91,6 +116,7 @@ def resolve_layer_plan(config):
                 scaling=attention_scaling(config, index),
                 qk_norm=config.qk_norm if turns or config.qk_norm_layers == "all" else "none",
                 tempered=config.attn_temperature_tuning and not (turns and config.attn_temperature_layers == "nope"),
+                cross_width=config.cross_attention_hidden_size if config.add_cross_attention else None,
             )
         )
     return tuple(plans)

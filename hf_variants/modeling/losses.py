@@ -38,6 +38,7 @@ class VariantsCausalLMOutput(ModelOutput):
     past_key_values: object | None = None
     hidden_states: tuple | None = None
     attentions: tuple | None = None
+    cross_attentions: tuple | None = None
     router_logits: tuple | None = None
     aux_loss: torch.Tensor | None = None
     z_loss: torch.Tensor | None = None

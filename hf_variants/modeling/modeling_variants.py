@@ -98,6 +98,7 @@ class VariantsLanguageModel(VariantsHeadModel):
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            cross_attentions=outputs.get("cross_attentions"),
             router_logits=outputs.router_logits if self._shows_router_logits(inputs) else None,
             **terms,
         )

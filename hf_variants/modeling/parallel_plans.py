@@ -14,6 +14,8 @@ _ATTENTION = {
     "layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
     "layers.*.self_attn.k_norm": "replicated_with_grad_allreduce",
 }
+# attention to another stack is split like that of the stack itself
+_CROSS_ATTENTION = {key.replace("self_attn", "cross_attn"): rule for key, rule in _ATTENTION.items()}
 _FEED_FORWARD = {
     "layers.*.mlp.gate_proj": "colwise",
     "layers.*.mlp.up_proj": "colwise",
@@ -56,6 +58,7 @@ def splits_experts(config):
 
 def tensor_parallel_plan(config):
     """{module pattern: rule} in the terms of transformers' tensor parallelism."""
-    attention = _ATTENTION if splits_attention(config) else {}
+    cross = _CROSS_ATTENTION if config.add_cross_attention else {}
+    attention = {**_ATTENTION, **cross} if splits_attention(config) else {}
     experts = _EXPERTS if splits_experts(config) else {}
     return {**attention, **_FEED_FORWARD, **experts}

@@ -11,6 +11,7 @@ from .attention_scores import ATTENTION_FUNCTIONS
 from .blocks import VariantsDecoderLayer
 from .built_config import as_built, built_fields, changed_fields
 from .configuration_variants import VariantsConfig
+from .cross_attention import CROSS_ATTENTIONS
 from .expert_loading import experts_split, forget_irreversible
 from .experts import VariantsTopKRouter
 from .grouped_attention import VariantsAttention
@@ -54,11 +55,20 @@ class VariantsPreTrainedModel(PreTrainedModel):
     # transformers looks for these in the text of this file; they stand in grouped_attention.py and experts.py
     _can_set_attn_implementation_cached_value = True
     _can_set_experts_implementation_cached_value = True
-    _can_record_outputs = {
-        "hidden_states": VariantsDecoderLayer,
-        "attentions": [OutputRecorder(VariantsAttention, index=1), OutputRecorder(VariantsLatentAttention, index=1)],
-        "router_logits": OutputRecorder(VariantsTopKRouter, index=0),
-    }
+
+    @property
+    def _can_record_outputs(self):
+        recorded = {
+            "hidden_states": VariantsDecoderLayer,
+            "attentions": [
+                OutputRecorder(kind, index=1, layer_name="self_attn") for kind in (VariantsAttention, VariantsLatentAttention)
+            ],
+            "router_logits": OutputRecorder(VariantsTopKRouter, index=0),
+        }
+        if self.config.add_cross_attention:
+            kinds = CROSS_ATTENTIONS.values()
+            recorded["cross_attentions"] = [OutputRecorder(kind, index=1, layer_name="cross_attn") for kind in kinds]
+        return recorded
 
     def __init__(self, config, *inputs, **kwargs):
         config.check()

@@ -6,7 +6,7 @@ sines per rotary embedding, and then only walks the layers; every decision was m
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -16,6 +16,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention_scores import AlibiBias
 from .blocks import TOPOLOGIES, Scale
+from .cross_attention import cross_mask, new_cache, split_cache
 from .kv_cache import fit_cache
 from .masks import backend_packs, backend_windows, build_mask, geometry_of, places_of, sees_everything
 from .norms import build_norm
@@ -114,6 +115,8 @@ class VariantsModel(VariantsPreTrainedModel):
         inputs_embeds: torch.FloatTensor | None = None,
         use_cache: bool | None = None,
         token_type_ids: torch.LongTensor | None = None,
+        encoder_hidden_states: torch.FloatTensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MoeModelOutputWithPast | PooledModelOutput:
         r"""Run the stack.
@@ -123,10 +126,15 @@ class VariantsModel(VariantsPreTrainedModel):
             token_type_ids: [B, T]; zeros when absent. Only zeros where there is no table of types.
             attention_mask: [B, tokens seen so far], 1 at real tokens; a 4D mask [B, 1, Q, K]; or one 4D mask per layer type.
             position_ids: [B, T]; counted over the real tokens when absent. Where they start again, a new document starts.
-            past_key_values: a transformers `Cache`.
+            past_key_values: a transformers `Cache`; an `EncoderDecoderCache` also keeps what cross-attention makes of the
+                states.
+            encoder_hidden_states: [B, S, cross_attention_hidden_size], the states of another stack, with
+                `add_cross_attention=True`; a filled `EncoderDecoderCache` replaces them.
+            encoder_attention_mask: [B, S], 1 at real states; or booleans [B, 1, T, S], which states each token sees.
 
         Raises:
-            ValueError: for a position beyond a learned table, a token type without a row, or a mask of the wrong width.
+            ValueError: for a position beyond a learned table, a token type without a row, or a mask of the wrong width; for
+                states without cross-attention, and the other way round.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -134,8 +142,9 @@ class VariantsModel(VariantsPreTrainedModel):
             raise ValueError(f"input_ids has the shape {tuple(input_ids.shape)}; give [batch, tokens] with at least one token")
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None and self.config.is_causal:
-            past_key_values = DynamicCache(config=self.config)
-        cache, q_len = fit_cache(past_key_values, *self.windows), embeds.shape[1]
+            past_key_values = new_cache(self.config)
+        cache, cross_cache = split_cache(past_key_values)
+        cache, q_len = fit_cache(cache, *self.windows), embeds.shape[1]
         two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
         padding = attention_mask if two_dimensional else None
         given = attention_mask is not None and not two_dimensional
@@ -146,12 +155,15 @@ class VariantsModel(VariantsPreTrainedModel):
         angles = self.angles_of(sequence)
         biases = self.biases_of(sequence, cache)
         query_scale = None if self.temperature is None else self.temperature(sequence.position_ids)
+        states, cross = self.other_stack(encoder_hidden_states, encoder_attention_mask, cross_cache, sequence.inputs_embeds)
         token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
         hidden_states = self._widen(self, self.embed_scale(sequence.inputs_embeds), token_type_ids, places)
         for layer, plan in zip(self.layers, self.plan, strict=True):
             hidden_states = layer(
                 hidden_states,
+                *states,
                 token_mask=token_mask,
+                cross=cross,
                 attention_mask=masks[plan.layer_type],
                 position_embeddings=angles.get(plan.rope_key),
                 alibi=biases.get(plan.layer_type),
@@ -161,9 +173,9 @@ class VariantsModel(VariantsPreTrainedModel):
             )
         hidden_states = self.norm(hidden_states)[:, -q_len:]
         if self.pooler is None:
-            return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=cache)
+            return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
         pooled = self.pooler(hidden_states, token_mask)
-        return PooledModelOutput(last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=cache)
+        return PooledModelOutput(last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values)
 
     def sentence_embeddings(self, input_ids, attention_mask=None, normalize=True, **inputs):
         """One vector per row: the mean of the last states of its real tokens (Sentence-BERT 2019, arXiv:1908.10084 §3).
@@ -186,6 +198,28 @@ class VariantsModel(VariantsPreTrainedModel):
         states = self(input_ids, attention_mask=real.long(), **inputs).last_hidden_state
         pooled = mean_of_tokens(states, real)
         return nn.functional.normalize(pooled, dim=-1) if normalize else pooled
+
+    def other_stack(self, states, mask, cache, embeds):
+        """What layers attend to beside their own tokens: (states,) or (), and (mask, cache) as `VariantsCrossAttention` takes.
+
+        States go to the layers by position: what is handed to a checkpointed layer by name would get no gradient.
+        """
+        if not self.config.add_cross_attention:
+            given = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+            if named := [name for name, value in given.items() if value is not None]:
+                raise ValueError(f"{' and '.join(named)} has no effect with add_cross_attention=False; set it to True")
+            return (), (None, None)
+        if states is not None and (states.dim() != 3 or states.shape[-1] != self.config.cross_attention_hidden_size):
+            raise ValueError(
+                f"encoder_hidden_states has the shape {tuple(states.shape)}; give [{embeds.shape[0]}, states, "
+                f"cross_attention_hidden_size={self.config.cross_attention_hidden_size}]"
+            )
+        cache = None if self.gradient_checkpointing and self.training else cache
+        if states is None:
+            if mask is not None:
+                raise ValueError("encoder_attention_mask says which of encoder_hidden_states are real; give both")
+            return (None,), (None, cache)
+        return (states,), (cross_mask(mask, embeds.shape[0], states), cache)
 
     def table_places(self, sequence, input_ids, position_ids):
         """Positions [B, T] by which a table of positions is read: those of the batch, or counted by ids (RoBERTa)."""

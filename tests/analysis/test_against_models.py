@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
-from hf_variants.analysis import count_parameters, kv_cache_size
+from hf_variants.analysis import count_parameters, flops_per_token, kv_cache_size
 from hf_variants.presets import list_presets, load_preset
-from tests.variants import BASE, ENCODERS
+from tests.variants import ACROSS, BASE, ENCODERS
 
 MLA = {"attention_type": "mla", "kv_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12}
 MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
@@ -132,3 +133,33 @@ def test_b60_cache_bytes_equal_the_cached_tensors(name):
         tensors = [t for layer in cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         measured = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         assert kv_cache_size(config, length, batch_size=2, dtype_bytes=4).bytes == measured, length
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_parameters_with_cross_attention_equal_the_model(name):
+    config = tiny(**TOGGLES[name], **ACROSS)
+    with torch.device("meta"):
+        model = VariantsForCausalLM(config)
+    assert count_parameters(config).total == sum(parameter.numel() for parameter in model.parameters())
+
+
+CROSSED = ["plain", "gqa", "mla", "mla-q-lora", "mla-head-norm", "placement-sandwich", "window"]
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_flops_and_cache_with_cross_attention_equal_what_is_computed_and_kept(name):
+    config = tiny(**TOGGLES[name], **ACROSS)
+    model, states = VariantsForCausalLM(config).eval(), torch.randn(1, 9, 20)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            model(torch.tensor([[3]]), encoder_hidden_states=states, use_cache=False)
+        assert counter.get_total_flops() == flops_per_token(config, 1, encoder_length=9).total
+        cache = model(torch.randint(50, (1, 11)), encoder_hidden_states=states, use_cache=True).past_key_values
+        layers = (*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers)
+        measured = sum(part.numel() * 4 for layer in layers for part in (layer.keys, layer.values))
+        assert kv_cache_size(config, 11, dtype_bytes=4, encoder_length=9).bytes == measured
+        with FlopCounterMode(display=False) as counter:
+            model(torch.tensor([[3]]), encoder_hidden_states=states, past_key_values=cache, use_cache=True)
+        if name != "window":  # its mask leaves out what eager multiplies
+            assert counter.get_total_flops() == flops_per_token(config, 12, mode="decode", encoder_length=9).total

@@ -35,11 +35,13 @@ POSITIVE = {
     "clip_qkv": 0.0,
     "floor_scale": 0,
     "embedding_size": 0,
+    "cross_attention_hidden_size": 0,
 }
 # what a field needs beside it so that nothing else is wrong
 COMPANIONS = {
     "floor_scale": {"attn_temperature_tuning": True},
     "latent_norm_eps": MLA,
+    "cross_attention_hidden_size": {"add_cross_attention": True},
     "hidden_size": {"intermediate_size": 8, "embedding_size": 8},
     "num_hidden_layers": NOPE,
     "num_attention_heads": {"num_key_value_heads": 1},
@@ -71,6 +73,7 @@ BROKEN = {
     **{f"{name} is positive": {**COMPANIONS.get(name, {}), name: value} for name, value in POSITIVE.items()},
     **{f"{name} needs attention_type=mla": {name: 8} for name in NEEDS_MLA},
     **{f"{name} needs experts": {name: value} for name, value in NEEDS_EXPERTS.items()},
+    "cross_attention_hidden_size needs add_cross_attention=True": {"cross_attention_hidden_size": 16},
     "heads are whole groups": {"num_key_value_heads": 3},
     "sinks_in_fp32 needs attention_sinks=True": {"sinks_in_fp32": True},
     "dropouts are probabilities": {"attention_dropout": 1.0},
