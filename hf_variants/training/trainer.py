@@ -35,14 +35,15 @@ class VariantsTrainer(Trainer):
             when a checkpoint cannot be written; the message names the step, the layer and the last good checkpoint.
     """
 
-    def __init__(self, model=None, args=None, *rest, muon=None, **kwargs):
-        """Args: as those of Trainer. muon: options of torch.optim.Muon, which then trains the hidden matrices."""
+    def __init__(self, model=None, args=None, *, muon=None, **kwargs):
+        """Args: as those of Trainer, by name. muon: options of torch.optim.Muon, which then trains the hidden matrices."""
         with saving_allowed(model, args):
-            super().__init__(model, args, *rest, **kwargs)
+            # by name: the order of TRL's trainers is another
+            super().__init__(model=model, args=args, **kwargs)
         self._refuse_silent_copies()
         self.muon = muon
         self.failed_uploads = []
-        self._micro_batches = []
+        self._micro_batches, self._losses = [], []
 
     def _refuse_silent_copies(self):
         """accelerate turns FSDP on for accelerators alone; on CPUs it would copy the model to every process, unsaid."""
@@ -120,13 +121,17 @@ class VariantsTrainer(Trainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         self._micro_batches.append(dict(inputs))
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss).all():
-            self._stop_at("loss", loss.item())
+        self._losses.append(loss.detach())
         return loss
 
     def _get_grad_norm(self, model, grad_norm=None):
         # Trainer asks once per optimizer step, after clipping and before the weights change.
         norm = super()._get_grad_norm(model, grad_norm)
+        # the losses of all micro-batches are read here too, for each reading waits for an accelerator
+        losses, self._losses = self._losses, []
+        for loss in torch.stack(losses).tolist() if losses else ():
+            if not math.isfinite(loss):
+                self._stop_at("loss", loss)
         # With a scaler (fp16) infinite gradients are its signal to lower the scale and skip the step.
         scaled = getattr(self.accelerator, "scaler", None) is not None
         if norm is not None and not scaled and not math.isfinite(norm):
