@@ -31,6 +31,12 @@ _ROOMS = (
     "training",
 )
 
+# name -> module of the room that travels
+_ELSEWHERE = {
+    "VariantsImageEncoder": "modeling_image_encoder",
+    "VariantsImageEncoderConfig": "configuration_image_encoder",
+}
+
 __all__ = [
     "VariantsConfig",
     "VariantsForCausalLM",
@@ -38,6 +44,8 @@ __all__ = [
     "VariantsForQuestionAnswering",
     "VariantsForSequenceClassification",
     "VariantsForTokenClassification",
+    "VariantsImageEncoder",
+    "VariantsImageEncoderConfig",
     "VariantsModel",
     "VariantsPreTrainedModel",
 ]
@@ -78,7 +86,8 @@ def __getattr__(name):
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
     if name in __all__:
-        return getattr(import_module(f"{__name__}.modeling.modeling_variants"), name)
+        module = _ELSEWHERE.get(name, "modeling_variants")
+        return getattr(import_module(f"{__name__}.modeling.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -15,6 +15,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .modeling import modeling_variants as models
+from .modeling.modeling_image_encoder import VariantsImageEncoder
 from .modeling.variants_base import AFTER_SAVE
 from .quantize.loading import register_awq
 
@@ -26,6 +27,8 @@ AUTO_CLASSES = {
     AutoModelForTokenClassification: models.VariantsForTokenClassification,
     AutoModelForQuestionAnswering: models.VariantsForQuestionAnswering,
 }
+# Members whose config holds whole configs: (Auto class, model class).
+COMPOSITES = [(AutoModel, VariantsImageEncoder)]
 
 
 def register():
@@ -33,6 +36,9 @@ def register():
     AutoConfig.register(models.VariantsConfig.model_type, models.VariantsConfig, exist_ok=True)
     for auto_class, model_class in AUTO_CLASSES.items():
         auto_class.register(models.VariantsConfig, model_class, exist_ok=True)
+    for auto_class, model_class in COMPOSITES:
+        AutoConfig.register(model_class.config_class.model_type, model_class.config_class, exist_ok=True)
+        auto_class.register(model_class.config_class, model_class, exist_ok=True)
     register_awq()
     if write_card not in AFTER_SAVE:
         AFTER_SAVE.append(write_card)

@@ -15,6 +15,7 @@ import transformers
 from ..analysis import count_parameters, describe
 from ..analysis.head_sizes import row_classifier_size, span_size, stack_head_size, token_classifier_size
 from ..modeling.configuration_variants import VariantsConfig
+from .composite_facts import composite_facts, is_composite
 
 TEMPLATE = Path(__file__).with_name("card.jinja")
 # Class -> (Auto class, pipeline tag, size of what it has beside the stack; None: what the counts say).
@@ -49,9 +50,11 @@ def card_facts(model, repo_id=None, directory=None):
     `directory` is where the model was saved: what a quantization report there measured is told.
     """
     config = model.config
+    base_model = repo_of_origin(config)
+    if is_composite(config):
+        return composite_facts(model, repo_id, base_model, toggles_of, _SHAPE)
     described = describe(config)
     auto_class, pipeline_tag, _ = head_of(model)
-    base_model = repo_of_origin(config)
     title = (repo_id or base_model or type(model).__name__).split("/")[-1]
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     section = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(

@@ -19,8 +19,8 @@ LIVE_FIELDS = {
 
 
 def built_fields(config):
-    """Copies of the fields of `config` that are fixed once a model is built from it."""
-    names = [name for name in config.own_fields() if name not in LIVE_FIELDS]
+    """Copies of the fields of `config` that are fixed once a model is built from it; of its parts, their models keep them."""
+    names = [name for name in config.own_fields() if name not in LIVE_FIELDS and name not in config.sub_configs]
     return {name: copy.deepcopy(getattr(config, name)) for name in names}
 
 

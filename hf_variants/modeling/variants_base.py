@@ -1,6 +1,7 @@
 """What every model of the family shares: flags for transformers, initialisation, and loading that hides no missing weight."""
 
 import re
+from contextlib import ExitStack
 
 from torch import nn
 from transformers import initialization as init
@@ -65,7 +66,7 @@ class VariantsPreTrainedModel(PreTrainedModel):
             ],
             "router_logits": OutputRecorder(VariantsTopKRouter, index=0),
         }
-        if self.config.add_cross_attention:
+        if getattr(self.config, "add_cross_attention", False):
             kinds = CROSS_ATTENTIONS.values()
             recorded["cross_attentions"] = [OutputRecorder(kind, index=1, layer_name="cross_attn") for kind in kinds]
         return recorded
@@ -105,7 +106,10 @@ class VariantsPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As transformers', and writes the files of this folder and whatever `AFTER_SAVE` adds beside the weights."""
         is_main_process = kwargs.get("is_main_process", args[0] if args else True)
-        with as_built(self.config, self.built_fields):
+        with ExitStack() as restored:
+            for module in self.modules():
+                if hasattr(module, "built_fields"):
+                    restored.enter_context(as_built(module.config, module.built_fields))
             super().save_pretrained(save_directory, *args, **kwargs)
             if is_main_process:
                 self.complete_folder(save_directory)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 def outputs(model, ids):
     """All tensors of one forward, side by side."""
     with torch.no_grad():
-        found = model(input_ids=ids)
+        found = model(**{model.main_input_name: ids})
     names = ("logits", "last_hidden_state", "start_logits", "end_logits")
     return torch.cat([found[name].flatten() for name in names if name in found])
 

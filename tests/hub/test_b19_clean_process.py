@@ -7,10 +7,12 @@ import pytest
 from safetensors.torch import save_file
 
 import hf_variants
+from hf_variants.hub.composite_facts import auto_class_of
 from hf_variants.registration import AUTO_CLASSES
 from tests.hub.clean import run_script
 from tests.hub.load_clean import outputs
 from tests.tokenizers_for_tests import HARD_TEXTS, byte_level_bpe, metaspace_bpe
+from tests.towers import own_config, pixels, randomise
 from tests.variants import TOGGLES, build, draw_ids, tiny
 
 HEADS = {
@@ -21,6 +23,10 @@ HEADS = {
     "token_classification": (hf_variants.VariantsForTokenClassification, "alibi", {"num_labels": 3}),
     "question_answering": (hf_variants.VariantsForQuestionAnswering, "learned", {}),
 }
+# whatever is no member of VariantsConfig's own Auto classes: model and input
+COMPOSITES = {
+    "image_encoder": lambda: (randomise(hf_variants.VariantsImageEncoder(own_config())), pixels(2, 1, 8, 12)),
+}
 AUTO_NAME = {model_class: auto.__name__ for auto, model_class in AUTO_CLASSES.items()}
 
 
@@ -28,13 +34,13 @@ def room():
     return {path.name for path in Path(hf_variants.modeling.__file__).parent.glob("*.py")} - {"__init__.py"}
 
 
-def save(model, folder):
+def save(model, folder, ids=None):
     """Save under folder/model with its outputs beside; the spec that load_clean.py reads."""
     folder.mkdir()
-    ids = draw_ids(2, 21)
+    ids = draw_ids(2, 21) if ids is None else ids
     save_file({"ids": ids, "outputs": outputs(model.eval(), ids)}, folder / "expected.safetensors")
     model.save_pretrained(folder / "model")
-    spec = {"auto": AUTO_NAME[type(model)], "path": str(folder / "model")}
+    spec = {"auto": auto_class_of(model), "path": str(folder / "model")}
     return {**spec, "expected": str(folder / "expected.safetensors")}
 
 
@@ -47,6 +53,9 @@ def clean(tmp_path_factory):
         for name, (model_class, toggle, more) in HEADS.items()
     }
     loads |= {f"toggle_{name}": save(build(tiny(name)), folder / f"toggle_{name}") for name in TOGGLES}
+    for name, make in COMPOSITES.items():
+        model, inputs = make()
+        loads[name] = save(model, folder / name, inputs)
     tiny("moe_mla").save_pretrained(folder / "config_only")
     tokenizers = {}
     for name, make in {"byte_level": byte_level_bpe, "metaspace": metaspace_bpe}.items():
@@ -56,7 +65,7 @@ def clean(tmp_path_factory):
         tokenizers[name] = [str(directory), HARD_TEXTS]
     task = {
         "loads": loads,
-        "resave": {name: str(folder / f"resaved_{name}") for name in HEADS},
+        "resave": {name: str(folder / f"resaved_{name}") for name in [*HEADS, *COMPOSITES]},
         "configs": {"moe_mla": [str(folder / "config_only"), str(folder / "config_again")]},
         "tokenizers": tokenizers,
         "refused": {"untrusted": ["AutoModelForCausalLM", loads["causal"]["path"], {"trust_remote_code": False}]},
@@ -85,6 +94,14 @@ def test_saving_a_remote_model_keeps_code_and_auto_map(clean, name):
     assert {path.name for path in directory.glob("*.py")} == room()
     auto_map = json.loads((directory / "config.json").read_text())["auto_map"]
     assert set(auto_map) == {"AutoConfig", *AUTO_NAME.values()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_every_composite_loads_without_the_package_and_again_when_resaved(clean, name):
+    assert clean["differences"][name] == clean["resaved"][name] == 0.0
+    directory = clean["folder"] / f"resaved_{name}"
+    assert {path.name for path in directory.glob("*.py")} == room()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_variants
+from hf_variants.modeling import configuration_image_encoder
 from hf_variants.modeling.configuration_variants import _AUTO_MAP
 
 PACKAGE = Path(hf_variants.__file__).parent
@@ -89,7 +90,10 @@ def test_transformers_finds_no_import_that_is_none(path):
     assert all((ROOM / f"{name}.py").is_file() for name in found)
 
 
-@pytest.mark.parametrize("entry", sorted({value.split(".")[0] for value in _AUTO_MAP.values()}))
+ENTRIES = {**_AUTO_MAP, **{f"image {name}": value for name, value in configuration_image_encoder._AUTO_MAP.items()}}
+
+
+@pytest.mark.parametrize("entry", sorted({value.split(".")[0] for value in ENTRIES.values()}))
 def test_every_entry_reaches_the_whole_room(entry):
     reached = {Path(file).name for file in get_relative_import_files(ROOM / f"{entry}.py")} | {f"{entry}.py"}
     assert reached == {path.name for path in FILES}
