@@ -72,6 +72,11 @@ def drafts(spec):
             check_model_entry(draft)
         except ValueError as error:
             raise ValueError(f"variant {variant.name!r}: {error}") from None
+        if draft.objective == "span_corruption":
+            raise ValueError(
+                f"variant {variant.name!r}: objective='span_corruption' cannot be ablated yet, for the budgets that are made "
+                "equal are those of one stack; choose 'clm' or 'mlm'"
+            )
         if draft.trainer.get("max_steps", -1) < 1:
             raise ValueError("base.trainer.max_steps is missing; an ablation needs the number of optimizer steps")
         checked.append((variant, draft))

@@ -58,13 +58,12 @@ def shared_tokenizer(first, corpus, root, overwrite, announce):
     """Path of the tokenizer of all runs: the given one, or one trained on the training documents, once."""
     if first.tokenizer.path is not None:
         return first.tokenizer.path
-    masked = first.objective == "mlm"
-    settings = {"texts": corpus.fingerprint, "tokenizer": vars(first.tokenizer), "masked": masked}
+    settings = {"texts": corpus.fingerprint, "tokenizer": vars(first.tokenizer), "masked": first.objective == "mlm"}
     folder = root / "tokenizer"
 
     def work():
         announce(f"tokenizer: training a byte-level BPE of {first.tokenizer.vocab_size:,} tokens for all runs")
-        train_tokenizer(corpus.train, first.tokenizer, masked).save_pretrained(folder)
+        train_tokenizer(corpus.train, first.tokenizer, first.objective).save_pretrained(folder)
         return {"vocab_size": len(load_tokenizer(folder))}
 
     run_stage("tokenizer", folder, settings, work, overwrite=overwrite, announce=lambda line: None)

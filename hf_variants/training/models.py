@@ -9,6 +9,8 @@ from pathlib import Path
 from .sharding import check_distributed, distributed_config, load_sharded
 from .tokenizer import load_tokenizer
 
+_AUTO_CLASSES = {"clm": "AutoModelForCausalLM", "mlm": "AutoModelForMaskedLM", "span_corruption": "AutoModelForSeq2SeqLM"}
+
 
 def model_section(model):
     """The config keys (dict) behind a `model` entry: a mapping, a .json file, or the name of a preset in model_configs/.
@@ -44,36 +46,57 @@ def model_section(model):
 
 
 def build_config(model, tokenizer):
-    """`VariantsConfig` of a `model` entry for a tokenizer. Raises ValueError where the vocabulary does not hold its
-    tokens.
+    """`VariantsConfig` of a `model` entry for a tokenizer, or `VariantsSeq2SeqConfig` where it has an encoder and a decoder.
+    Raises ValueError where the vocabulary does not hold the tokens.
 
     Token ids of a preset or file are those of another tokenizer, so this one's replace them; ids written in the entry stay.
     """
-    from ..modeling.configuration_variants import VariantsConfig
+    section, written = model_section(model), model if isinstance(model, dict) else {}
+    if not is_pair(section):
+        return draft_config(_filled(section, written, tokenizer, "model"))
+    stacks = {
+        name: _filled(section.get(name) or {}, written.get(name) or {}, tokenizer, f"model.{name}")
+        for name in ("encoder", "decoder")
+    }
+    # T5's choice: the pad begins what the decoder writes
+    start = {"decoder_start_token_id": tokenizer.pad_token_id}
+    return draft_config({**start, **section, **stacks})
 
+
+def draft_config(model):
+    """The config of a `model` entry as it stands, without a tokenizer. Raises ValueError where it is refused."""
+    import hf_variants
+
+    section = model_section(model)
+    cls = hf_variants.VariantsSeq2SeqConfig if is_pair(section) else hf_variants.VariantsConfig
+    return cls(**section)
+
+
+def is_pair(section):
+    """Whether the keys of a model are those of an encoder-decoder."""
+    return "encoder" in section or "decoder" in section
+
+
+def _filled(section, written, tokenizer, where):
+    """Config keys of one stack with the vocabulary and the token ids of a tokenizer; ids `written` in the recipe stay."""
     tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    written = model if isinstance(model, dict) else {}
     tokens = {name: written.get(name, own) for name, own in tokens.items()}
-    keys = {"vocab_size": len(tokenizer), **model_section(model), **tokens}
+    keys = {"vocab_size": len(tokenizer), **section, **tokens}
     if keys["vocab_size"] < len(tokenizer):
-        raise ValueError(f"model.vocab_size={keys['vocab_size']} is less than the tokenizer's {len(tokenizer)} tokens")
-    return VariantsConfig(**keys)
+        raise ValueError(f"{where}.vocab_size={keys['vocab_size']} is less than the tokenizer's {len(tokenizer)} tokens")
+    return keys
 
 
 def check_model_entry(spec):
     """Refuse a `TrainingSpec` whose model cannot be built, before any work is done. Raises ValueError."""
-    from ..modeling.configuration_variants import VariantsConfig
-    from .objectives import check_objective
+    from .objectives import check_objective, kind_of
 
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to continue from); got {given}")
-    is_causal = config = None
-    if spec.model is not None:
-        config = VariantsConfig(**model_section(spec.model))
-        check_length(config, spec.data.sequence_length)
-        is_causal = config.is_causal
-    check_objective(spec, is_causal)
+    config = draft_config(spec.model) if spec.model is not None else read_config(spec.model_path)
+    check_objective(spec, kind_of(config))
+    check_rows(spec, config)
     check_distributed(spec, config)
 
 
@@ -82,20 +105,18 @@ def build_model(spec, tokenizer):
     processes where spec.distributed says so.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, set_seed
+    import transformers
+    from transformers import set_seed
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
-    from .objectives import check_objective
-
     check_model_entry(spec)
-    auto = AutoModelForMaskedLM if spec.objective == "mlm" else AutoModelForCausalLM
+    auto = getattr(transformers, _AUTO_CLASSES[spec.objective])
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is not None:
         shards = {"distributed_config": distributed_config(spec.distributed)} if spec.distributed else {}
         model = load_model(spec.model_path, auto, dtype=dtype, **shards)
-        check_objective(spec, getattr(model.config, "is_causal", None))
         if model.config.vocab_size < len(tokenizer):
             raise ValueError(
                 f"model_path={spec.model_path!r} has vocab_size={model.config.vocab_size}, less than the {len(tokenizer)} "
@@ -107,6 +128,18 @@ def build_model(spec, tokenizer):
     if spec.distributed:
         return load_sharded(spec, lambda: auto.from_config(config, dtype=dtype), auto, dtype)
     return auto.from_config(config, dtype=dtype)
+
+
+def read_config(path):
+    """The config of a checkpoint, with a ValueError naming `model_path` where it holds no model."""
+    from transformers import AutoConfig
+
+    import hf_variants  # noqa: F401 - registers the family with the Auto classes
+
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise no_model(path, error) from None
 
 
 def load_model(path, auto=None, **kwargs):
@@ -143,6 +176,28 @@ def open_checkpoint(path, dtype="auto", device="auto"):
         device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = dtype if dtype == "auto" else getattr(torch, dtype)
     return load_model(path, dtype=dtype).to(device).eval(), load_tokenizer(path)
+
+
+def check_rows(spec, config):
+    """Refuse rows of a `TrainingSpec` longer than the positions of a model's config. Raises ValueError."""
+    if spec.objective != "span_corruption":
+        return check_length(config, spec.data.sequence_length)
+    from .objectives import corruption_of_spec
+
+    lengths = corruption_of_spec(spec)
+    check_pair_lengths(config, lengths.inputs, lengths.targets)
+
+
+def check_pair_lengths(config, inputs, targets):
+    """Refuse more tokens than the encoder or the decoder of a config has positions for. Raises ValueError."""
+    for name, length in (("encoder", inputs), ("decoder", targets)):
+        stack = getattr(config, name, None)
+        limit = getattr(config if stack is None else stack, "max_position_embeddings", None)
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"the {name} would have {length} tokens in a row, and its max_position_embeddings={limit}; shorten the rows "
+                "or give it more positions"
+            )
 
 
 def check_length(config, sequence_length):

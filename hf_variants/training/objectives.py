@@ -14,9 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .span_corruption import CorruptedRows, corruption_for, sentinel_ids, sentinel_names
+from .specs import SpanCorruptionSpec
 from .trainer import collate_rows
 
 IGNORED = -100
+_DEFAULTS = SpanCorruptionSpec()
 
 
 @dataclass
@@ -55,42 +58,111 @@ class MaskedRows:
         return inputs, np.where(chosen, ids, IGNORED)
 
 
-def collator_of(objective, tokenizer, share, seed):
-    """The collator of an objective. Raises ValueError where the tokenizer has no mask token for `mlm`."""
-    if objective == "clm":
-        return collate_rows
+def collator_of(spec, tokenizer):
+    """The collator of the objective of a `TrainingSpec`.
+
+    Raises:
+        ValueError: where the tokenizer has no mask token for `mlm`, or too few sentinels for `span_corruption`.
+    """
+    return _COLLATORS[spec.objective](spec, tokenizer)
+
+
+def _next_token(spec, tokenizer):
+    return collate_rows
+
+
+def _masked(spec, tokenizer):
     if tokenizer.mask_token_id is None:
         raise ValueError(
             "objective='mlm' needs a mask token and the tokenizer of tokenizer.path has none; leave tokenizer.path out to "
             "train one, or add tokenizer.mask_token to it"
         )
-    return MaskedRows(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids), len(tokenizer), share, seed)
+    special = tuple(tokenizer.all_special_ids)
+    return MaskedRows(tokenizer.mask_token_id, special, len(tokenizer), spec.mask_share, spec.seed)
 
 
-def check_objective(spec, is_causal):
-    """Raise a ValueError where the objective of a `TrainingSpec` does not suit its model.
+def _corrupted(spec, tokenizer):
+    keys, corruption = spec.span_corruption, corruption_of_spec(spec)
+    sentinels = sentinel_ids(tokenizer, keys.sentinel, corruption.spans)
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    numbers = (keys.noise_density, keys.mean_span_length)
+    return CorruptedRows(sentinels, tokenizer.eos_token_id, pad, corruption, *numbers, seed=spec.seed)
+
+
+_COLLATORS = {"clm": _next_token, "mlm": _masked, "span_corruption": _corrupted}
+_NEEDS = {
+    "clm": "needs a causal model",
+    "mlm": "needs a model that sees both sides: set model.is_causal=false",
+    "span_corruption": "needs an encoder-decoder: give model.encoder and model.decoder",
+}
+_FITTING = {"decoder": "clm", "encoder": "mlm", "encoder-decoder": "span_corruption"}
+_METRICS = {"mlm": {"expert_balance"}, "span_corruption": set()}
+
+
+def corruption_of_spec(spec):
+    """The `Corruption` of the rows of a `TrainingSpec` with objective="span_corruption"."""
+    keys = spec.span_corruption
+    return corruption_for(spec.data.sequence_length, keys.noise_density, keys.mean_span_length)
+
+
+def sentinels_of_spec(spec):
+    """The sentinels (list of str) that the tokenizer of a new model has; none with other objectives. Raises ValueError."""
+    keys = spec.span_corruption
+    return sentinel_names(keys.sentinel, keys.sentinels) if spec.objective == "span_corruption" else []
+
+
+def row_length(spec):
+    """Tokens of a packed row of a `TrainingSpec`: more than an encoder reads where spans of it become single sentinels."""
+    return corruption_of_spec(spec).row if spec.objective == "span_corruption" else spec.data.sequence_length
+
+
+def kind_of(config):
+    """ "decoder", "encoder" or "encoder-decoder", or None where a native config does not say."""
+    if getattr(config, "is_encoder_decoder", False):
+        return "encoder-decoder"
+    return {True: "decoder", False: "encoder", None: None}[getattr(config, "is_causal", None)]
+
+
+def check_objective(spec, kind):
+    """Raise a ValueError where the objective of a `TrainingSpec` does not suit its model, or a key does nothing with it.
 
     Args:
-        is_causal: of the model's config; None where it is not known.
+        kind: of the model, as `kind_of` has it.
     """
-    if spec.objective == "span_corruption":
+    if kind is not None and _FITTING[kind] != spec.objective:
         raise ValueError(
-            "objective='span_corruption' trains an encoder-decoder, which this recipe does not build; choose 'clm' for a "
-            "decoder or 'mlm' for an encoder (model.is_causal=false)"
+            f"objective={spec.objective!r} {_NEEDS[spec.objective]}; this model is of the kind {kind!r}, which "
+            f"objective={_FITTING[kind]!r} trains"
         )
+    _check_keys(spec)
+    if left := set(spec.metrics) - _METRICS.get(spec.objective, set(spec.metrics)):
+        raise ValueError(f"metrics={sorted(left)} measure causal models and do not go with objective={spec.objective!r}")
+    if spec.objective != "clm" and spec.samples.prompts:
+        raise ValueError(
+            f"samples.prompts are continued by causal models only; leave them out with objective={spec.objective!r}"
+        )
+
+
+def _check_keys(spec):
     if not 0 < spec.mask_share < 1:
         raise ValueError(f"mask_share={spec.mask_share} must lie between 0 and 1")
-    if is_causal is None:
+    if spec.objective != "span_corruption":
+        changed = {name: value for name, value in vars(spec.span_corruption).items() if value != getattr(_DEFAULTS, name)}
+        for name, value in changed.items():
+            raise ValueError(
+                f"span_corruption.{name}={value!r} has no effect with objective={spec.objective!r}; set "
+                "objective='span_corruption'"
+            )
         return
-    if spec.objective == "mlm" and is_causal:
-        raise ValueError("objective='mlm' needs a model that sees both sides: set model.is_causal=false, or objective='clm'")
-    if spec.objective == "clm" and not is_causal:
+    needed = corruption_of_spec(spec).spans
+    if needed > spec.span_corruption.sentinels and spec.model is not None:
         raise ValueError(
-            "objective='clm' needs a causal model, and model.is_causal=false sees its targets; use objective='mlm'"
+            f"span_corruption.sentinels={spec.span_corruption.sentinels} is less than the {needed} spans that are hidden of a "
+            f"row with data.sequence_length={spec.data.sequence_length}; give at least {needed}, or lengthen mean_span_length"
         )
-    if spec.objective != "clm" and set(spec.metrics) - {"expert_balance"}:
+    if spec.data.packing not in ("within_documents", "per_document"):
         raise ValueError(
-            f"metrics={sorted(spec.metrics)} measure causal models; only expert_balance goes with objective='mlm'"
+            f"data.packing={spec.data.packing!r} puts several documents into a row, and a decoder would write one while it "
+            "reads the others; with objective='span_corruption' choose 'within_documents' (rows without padding, from "
+            "documents at least that long) or 'per_document' (every document, padded)"
         )
-    if spec.objective != "clm" and spec.samples.prompts:
-        raise ValueError("samples.prompts are continued by causal models only; leave them out with objective='mlm'")

@@ -3,6 +3,7 @@
     concatenate   | B a a a E B b b | b E B c c ... |   documents in a row; one that does not fit goes on in the next row
     best_fit      | B a a a E B c E | B b b b E - - |   a document is cut only where it is longer than a row; - is padding
     within_documents                                    rows of documents at least as long as a row; the rest is left out
+    per_document  | B a a a E - - - |   B b b b b b b E |   a row holds one document, or a piece of a longer one
 
     tokens    | B a a a E B b b |   B bos, E eos
     positions | 0 1 2 3 4 0 1 2 |   restart at every document and at every row
@@ -69,7 +70,7 @@ def pack_blocks(documents, sequence_length, packing="concatenate", long_document
     Args:
         packing: a name in `PACKINGS`.
         long_documents: what becomes of a document longer than a row: `cut` into pieces, `skip` it, or `refuse`.
-        pad_id: id that fills rows of `best_fit`.
+        pad_id: id that fills rows of `best_fit` and `per_document`.
         stats: a `PackingStats` that is counted up.
 
     Raises:
@@ -245,7 +246,35 @@ def _within_documents(documents, length, pad_id, stats):
         yield RowBlock(np.stack(rows), [np.array([length], dtype=np.int32)] * len(rows))
 
 
-PACKINGS = {"concatenate": _concatenated, "best_fit": _best_fit, "within_documents": _within_documents}
+def _per_document(documents, length, pad_id, stats):
+    pieces = []
+    for document in documents:
+        parts = [document[begin : begin + length] for begin in range(0, len(document), length)]
+        if len(parts[-1]) < 2:
+            # nothing could be predicted from it
+            stats.tokens_dropped += len(parts.pop())
+        pieces += parts
+        if len(pieces) * length >= _TOKENS_PER_BLOCK:
+            yield _one_in_each(pieces, length, pad_id, stats)
+            pieces = []
+    if pieces:
+        yield _one_in_each(pieces, length, pad_id, stats)
+
+
+def _one_in_each(pieces, length, pad_id, stats):
+    ids = np.full((len(pieces), length), pad_id, dtype=np.int32)
+    for row, piece in zip(ids, pieces, strict=True):
+        row[: len(piece)] = piece
+        stats.padding += length - len(piece)
+    return RowBlock(ids, [np.array([len(piece)], dtype=np.int32) for piece in pieces])
+
+
+PACKINGS = {
+    "concatenate": _concatenated,
+    "best_fit": _best_fit,
+    "within_documents": _within_documents,
+    "per_document": _per_document,
+}
 
 
 def _encode_batch(batch, tokenizer, head, tail):

@@ -19,12 +19,13 @@ from typing import Any
 from .arguments import training_arguments
 from .checkpoints import last_good_checkpoint
 from .documents import read_corpus
-from .models import build_model, check_length, check_model_entry, model_section
+from .models import build_model, check_model_entry, check_rows, model_section
 from .packing import short_row
 from .processes import print_once
 from .row_files import packed_dataset, tokenizer_fingerprint
 from .saves import saving
 from .sharding import START_FOLDER, check_launch, ranks_per_row
+from .span_corruption import add_sentinels
 from .stages import run_stage, stage_fingerprint, write_json
 from .tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 
@@ -36,6 +37,7 @@ FIXED = (
     "texts",
     "objective",
     "mask_share",
+    "span_corruption",
     "optimizer",
     "muon",
     "seed",
@@ -67,8 +69,8 @@ def pretrain(spec, announce=print_once):
         ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
     """
     arguments = training_arguments(spec)
-    check_parts(spec)
     check_model_entry(spec)
+    check_parts(spec)
     check_launch(spec, arguments)
     corpus = read_corpus(spec.data)
     announce_corrupt(corpus.report, announce)
@@ -97,6 +99,8 @@ def stage_settings(spec, texts):
     # Nor does how a model is split; but checkpoints of whole and of sharded ones are of two kinds.
     if settings.pop("distributed"):
         settings["distributed"] = True
+    if spec.objective != "span_corruption":
+        del settings["span_corruption"]
     # Places, not content: the digests of the texts below say what was read.
     for key in ("cache_dir", "source", "sources", "eval_source", "corrupt_limit"):
         del settings["data"][key]
@@ -119,6 +123,7 @@ def check_parts(spec):
     """Refuse what no row, tokenizer or optimizer could be made of, before anything is read. Raises ValueError."""
     from .metrics_callback import check_metrics
     from .muon import check_muon_options
+    from .objectives import sentinels_of_spec
 
     check_metrics(spec.metrics)
     if spec.data.sequence_length < 2:
@@ -126,7 +131,7 @@ def check_parts(spec):
     if not 0 <= spec.data.corrupt_limit < 1:
         raise ValueError(f"data.corrupt_limit={spec.data.corrupt_limit} must be a share from 0 to less than 1")
     if spec.tokenizer.path is None and spec.model_path is None:
-        special_tokens(spec.tokenizer, spec.objective == "mlm")
+        special_tokens(spec.tokenizer, spec.objective, sentinels_of_spec(spec))
     if spec.optimizer == "muon":
         if "optim" in spec.trainer:
             raise ValueError(
@@ -155,10 +160,12 @@ def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
 
 def prepare_rows(spec, tokenizer, train_texts, eval_texts, texts, announce=print_once):
     """Packed data sets of a spec for a tokenizer, made by the first process and read by the others."""
+    from .objectives import row_length
+
     with training_arguments(spec).main_process_first():
         folder = spec.data.cache_dir or str(Path(spec.output_dir) / "data")
         options = {"packing": spec.data.packing, "long_documents": spec.data.long_documents}
-        length = spec.data.sequence_length
+        length = row_length(spec)
         train_rows = packed_dataset(train_texts, tokenizer, length, folder, texts["train"], "train", **options)
         eval_rows = packed_dataset(eval_texts, tokenizer, length, folder, texts["eval"], "eval", **options)
     _announce_rows(train_rows, eval_rows, length, announce)
@@ -177,9 +184,9 @@ def train(model, data, spec, announce=print_once):
     """
     from .resuming import train_from
 
-    check_length(model.config, spec.data.sequence_length)
-    baseline = baseline_perplexity(data, model.config.vocab_size)
+    check_rows(spec, model.config)
     trainer, throughput = make_trainer(model, data, spec, announce)
+    baseline = baseline_perplexity(data, model.config.vocab_size, trainer.data_collator)
     _announce_start(trainer, data, baseline, spec, announce)
     resume = last_good_checkpoint(spec.output_dir)
     if resume is not None:
@@ -232,14 +239,14 @@ def make_trainer(model, data, spec, announce=print_once):
     from transformers.trainer_callback import ProgressCallback
 
     from .callbacks import EpochCallback, PerplexityCallback, ThroughputCallback, add_callback_before_trackers
-    from .objectives import collator_of
+    from .objectives import collator_of, row_length
     from .progress import ShortProgressCallback
     from .trainer import VariantsTrainer
 
     arguments = training_arguments(spec)
-    collator = collator_of(spec.objective, data.tokenizer, spec.mask_share, spec.seed)
+    collator = collator_of(spec, data.tokenizer)
     flops, peak = training_flops(model.config, spec.data.sequence_length), device_peak(model, arguments, spec.peak_flops)[0]
-    tokens = rows_per_step(spec, arguments) * spec.data.sequence_length
+    tokens = rows_per_step(spec, arguments) * row_length(spec)
     throughput = ThroughputCallback(tokens, flops, peak and peak * arguments.world_size)
     trainer = VariantsTrainer(
         model=model,
@@ -284,16 +291,23 @@ def device_peak(model, arguments, given):
     return peak_flops(given, torch.bfloat16 if arguments.bf16 else model.dtype)
 
 
-def baseline_perplexity(data, vocab_size):
-    """Perplexity of the held-out rows under the token frequencies of the training rows."""
+def baseline_perplexity(data, vocab_size, collator=None):
+    """Perplexity of what is predicted in the held-out rows under its frequencies in the training rows.
+
+    Args:
+        collator: makes rows of its own length of the packed ones, such as those of span corruption; None otherwise.
+    """
     from ..evaluation.baseline import token_counts, unigram_perplexity
 
-    counts = [token_counts(_label_batches(rows), vocab_size) for rows in (data.train, data.eval)]
+    counts = [token_counts(_label_batches(rows, collator), vocab_size) for rows in (data.train, data.eval)]
     return unigram_perplexity(*counts)
 
 
-def _label_batches(rows):
-    return (columns["labels"] for columns in rows.batches())
+def _label_batches(rows, collator):
+    if not hasattr(collator, "corruption"):
+        return (columns["labels"] for columns in rows.batches())
+    batches = (rows.__getitems__(range(begin, min(begin + 1000, len(rows)))) for begin in range(0, len(rows), 1000))
+    return (collator(batch)["labels"].numpy() for batch in batches)
 
 
 def _announce_rows(train, held_out, length, announce):
@@ -310,13 +324,23 @@ def _announce_rows(train, held_out, length, announce):
 
 
 def _tokenizer(spec, train_texts, announce):
-    if spec.tokenizer.path is not None or spec.model_path is not None:
-        return load_tokenizer(spec.tokenizer.path or spec.model_path)
+    from .objectives import collator_of, sentinels_of_spec
+
+    sentinels = sentinels_of_spec(spec)
+    if spec.model_path is not None:
+        tokenizer = load_tokenizer(spec.tokenizer.path or spec.model_path)
+        collator_of(spec, tokenizer)  # refuses a tokenizer without the tokens of the objective, before any row is made
+        return tokenizer
+    if spec.tokenizer.path is not None:
+        tokenizer = load_tokenizer(spec.tokenizer.path)
+        if added := add_sentinels(tokenizer, sentinels):
+            announce(f"tokenizer: {added} sentinels were added to those of {spec.tokenizer.path}")
+        return tokenizer
     folder = Path(spec.output_dir) / "tokenizer"
     if not is_tokenizer_directory(folder):
         announce(f"tokenizer: training a byte-level BPE of {spec.tokenizer.vocab_size:,} tokens")
         partial = folder.with_name(f"tokenizer.partial-{os.getpid()}")
-        train_tokenizer(train_texts, spec.tokenizer, spec.objective == "mlm").save_pretrained(partial)
+        train_tokenizer(train_texts, spec.tokenizer, spec.objective, sentinels).save_pretrained(partial)
         partial.rename(folder)
     return load_tokenizer(folder)
 

@@ -27,6 +27,16 @@ class TokenizerSpec:
 
 
 @dataclass
+class SpanCorruptionSpec:
+    """What `objective: span_corruption` hides (Raffel et al. 2020, arXiv:1910.10683 §3.1.4)."""
+
+    noise_density: float = key("share of the tokens that are hidden", 0.15)
+    mean_span_length: float = key("tokens of a hidden span on average", 3.0)
+    sentinel: str = key("name of the token that stands for span number {}", "<extra_id_{}>")
+    sentinels: int = key("how many of them the tokenizer of a new model gets, those included that it has", 100)
+
+
+@dataclass
 class SourceSpec:
     """One of several sources of documents."""
 
@@ -52,10 +62,11 @@ class DataSpec:
     split: str = key("split of a `datasets` source", "train")
     text_key: str = key("field that holds the text, for .jsonl, .parquet and `datasets`", "text")
     max_documents: int | None = key("read only so many documents", None)
-    sequence_length: int = key("tokens per packed row", 256)
-    packing: Literal["concatenate", "best_fit", "within_documents"] = key(
+    sequence_length: int = key("tokens per packed row; with objective=span_corruption, tokens that the encoder reads", 256)
+    packing: Literal["concatenate", "best_fit", "within_documents", "per_document"] = key(
         "concatenate: rows without padding, documents go on in the next row; best_fit: cut only documents longer than a row; "
-        "within_documents: each row is a stretch of one document, shorter ones are left out",
+        "within_documents: each row is a stretch of one document, shorter ones are left out; per_document: each row is one "
+        "document or a piece of it, padded",
         "concatenate",
     )
     long_documents: Literal["cut", "skip", "refuse"] = key("what becomes of a document longer than a row", "cut")
@@ -84,8 +95,8 @@ class TrainingSpec:
     output_dir: str = key("directory of checkpoints and of the final model")
     data: DataSpec = key("documents", factory=DataSpec)
     model: dict | str | None = key(
-        "a preset, a config .json, or VariantsConfig keys, which over {preset: NAME} replace single ones; vocab_size and "
-        "token ids are filled in",
+        "a preset, a config .json, or VariantsConfig keys, which over {preset: NAME} replace single ones (with encoder and "
+        "decoder sections: VariantsSeq2SeqConfig keys); vocab_size and token ids are filled in",
         None,
         start="preset",
     )
@@ -98,6 +109,7 @@ class TrainingSpec:
         "clm: every next token; mlm: hidden tokens, for model.is_causal=false; span_corruption: for encoder-decoders", "clm"
     )
     mask_share: float = key("share of the tokens that mlm hides", 0.15)
+    span_corruption: SpanCorruptionSpec = key("what span_corruption hides", factory=SpanCorruptionSpec)
     optimizer: Literal["adamw", "muon"] = key(
         "muon: Muon for hidden matrices, AdamW for the rest; adamw: trainer.optim", "adamw"
     )

@@ -6,14 +6,19 @@ round trip); the bos token is part of the tokenizer's template, so prompts begin
 
 from pathlib import Path
 
+# objectives of models that read one text and write another
+ENCODER_DECODERS = ("span_corruption", "seq2seq")
 
-def train_tokenizer(texts, spec, masked=False):
+
+def train_tokenizer(texts, spec, objective="clm", sentinels=()):
     """Train a byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909; bytes as in GPT-2) on an iterable of str.
 
     Args:
         texts: documents.
         spec: `TokenizerSpec` with vocab_size, min_frequency and the special tokens.
-        masked: whether the mask token is one of them.
+        objective: of the model. Encoders (`mlm`) have the mask token. Encoder-decoders (`span_corruption`, `seq2seq`) have no
+            bos token, and every text ends with eos, as T5's do.
+        sentinels: further special tokens, for span corruption.
 
     Returns:
         PreTrainedTokenizerFast; `len(tokenizer)` is at most spec.vocab_size (less where the text is too small).
@@ -24,7 +29,8 @@ def train_tokenizer(texts, spec, masked=False):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = special_tokens(spec, masked)
+    special = special_tokens(spec, objective, sentinels)
+    pairs = objective in ENCODER_DECODERS
     core = Tokenizer(models.BPE())
     # Digits apart keep numbers compositional (Llama); the GPT-2 pattern inside ByteLevel splits words from blanks.
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -39,13 +45,13 @@ def train_tokenizer(texts, spec, masked=False):
         show_progress=False,
     )
     core.train_from_iterator(texts, trainer=trainer)
-    core.post_processor = _bos_template(core, spec.bos_token)
+    core.post_processor = _template(core, "$A", spec.eos_token) if pairs else _template(core, spec.bos_token, "$A")
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
-        bos_token=spec.bos_token,
+        bos_token=None if pairs else spec.bos_token,
         eos_token=spec.eos_token,
         pad_token=spec.pad_token,
-        mask_token=spec.mask_token if masked else None,
+        mask_token=spec.mask_token if objective == "mlm" else None,
         clean_up_tokenization_spaces=False,
     )
 
@@ -68,9 +74,21 @@ def is_tokenizer_directory(directory):
     return all((Path(directory) / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
-def special_tokens(spec, masked=False):
-    """The special tokens of a `TokenizerSpec`. Raises ValueError where they coincide or the vocabulary cannot hold them."""
-    special = [spec.bos_token, spec.eos_token, spec.pad_token] + ([spec.mask_token] if masked else [])
+def special_tokens(spec, objective="clm", sentinels=()):
+    """The special tokens of a tokenizer that is trained by a `TokenizerSpec`.
+
+    Raises:
+        ValueError: where they coincide, the vocabulary cannot hold them, or one is named that this objective does not use.
+    """
+    pairs = objective in ENCODER_DECODERS
+    if pairs and spec.bos_token != type(spec)().bos_token:
+        raise ValueError(
+            f"tokenizer.bos_token={spec.bos_token!r} has no effect with an encoder-decoder, whose decoder begins with the "
+            "model's decoder_start_token_id; leave it out"
+        )
+    special = [] if pairs else [spec.bos_token]
+    special += [spec.eos_token, spec.pad_token] + ([spec.mask_token] if objective == "mlm" else [])
+    special += sentinels
     if len(set(special)) != len(special):
         raise ValueError(f"tokenizer: its special tokens must differ; got {special}")
     least = 256 + len(special)
@@ -81,15 +99,19 @@ def special_tokens(spec, masked=False):
     return special
 
 
-def _bos_template(core, bos_token):
+def _template(core, *parts):
+    """A post-processor that puts a special token before or behind every text: `parts` are it and $A, in their order."""
     from tokenizers import processors
 
-    bos = (bos_token, core.token_to_id(bos_token))
+    special = next(part for part in parts if part != "$A")
+    pair = [f"{part.replace('$A', '$B')}:1" for part in parts]
     return processors.Sequence(
         [
             processors.ByteLevel(trim_offsets=False),
             processors.TemplateProcessing(
-                single=f"{bos_token} $A", pair=f"{bos_token} $A {bos_token}:1 $B:1", special_tokens=[bos]
+                single=" ".join(parts),
+                pair=" ".join([*parts, *pair]),
+                special_tokens=[(special, core.token_to_id(special))],
             ),
         ]
     )

@@ -1,11 +1,12 @@
-"""HF's Trainer with six differences: which parameters decay, Muon, rows that carry positions, a stop at the first loss or
-gradient that is no number, saves and uploads that cannot harm the last checkpoint, and going on with models that transformers
-sharded at load time.
+"""HF's Trainer with seven differences: which parameters decay, Muon, rows that carry positions, held-out rows that hide the
+same at every evaluation, a stop at the first loss or gradient that is no number, saves and uploads that cannot harm the last
+checkpoint, and going on with models that transformers sharded at load time.
 
 Notable here: everything else (mixed precision, FSDP, DeepSpeed, Hub, trackers) is Trainer's own and is set by its own
 arguments.
 """
 
+import copy
 import logging
 import math
 import os
@@ -100,6 +101,17 @@ class VariantsTrainer(Trainer):
         if self.args.world_size > 1:
             # the first process calls a checkpoint whole by its next file, so all others must have written theirs
             torch.distributed.barrier()
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        # what a collator hides of held-out rows does not follow the epoch of training
+        of_training = self.data_collator
+        if getattr(of_training, "epoch", 0):
+            self.data_collator = copy.copy(of_training)
+            self.data_collator.epoch = 0
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.data_collator = of_training
 
     def get_decay_parameter_names(self, model):
         return decay_parameter_names(model)

@@ -86,7 +86,7 @@ def test_warmup_stable_decay(text, tmp_path):
 def test_masked_language_model(text, tmp_path):
     model = {**DENSE, "is_causal": False}
     spec = spec_of(
-        text, tmp_path / "out", model, objective="mlm", trainer={"max_steps": 50, "logging_steps": 50, "eval_steps": 50}
+        text, tmp_path / "out", model, objective="mlm", trainer={"max_steps": 100, "logging_steps": 50, "eval_steps": 50}
     )
     result = pretrain(spec, quiet)
     assert result["eval_perplexity"] < result["unigram_perplexity"]
@@ -217,7 +217,7 @@ def test_a_stream_trains_like_a_list_of_its_own_split(text, tmp_path):
 
 
 BAD = {
-    "span corruption": ({"objective": "span_corruption"}, "trains an encoder-decoder"),
+    "span corruption": ({"objective": "span_corruption"}, "needs an encoder-decoder: give model.encoder"),
     "a decoder for mlm": ({"objective": "mlm"}, "set model.is_causal=false"),
     "an encoder for clm": ({"model": {**DENSE, "is_causal": False}}, "objective='clm' needs a causal model"),
     "a share of all": ({"mask_share": 1.0}, "mask_share=1.0 must lie between 0 and 1"),
