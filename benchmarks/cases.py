@@ -1,8 +1,8 @@
 """Every case, in the order of the table."""
 
-from benchmarks import attention_terms, generation, latent, loading, mixtures, packed_rows, training_step
+from benchmarks import attention_terms, generation, latent, loading, mixtures, packed_rows, recipe, training_step
 
-_MODULES = (training_step, generation, attention_terms, latent, mixtures, packed_rows, loading)
+_MODULES = (training_step, recipe, generation, attention_terms, latent, mixtures, packed_rows, loading)
 CASES = {case.name: case for module in _MODULES for case in module.CASES}
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import gpu, growth
+from benchmarks import gpu, growth, recipe
 from benchmarks.case import OURS, Case, Ready, measure
 from benchmarks.cases import CASES, find_case
 from benchmarks.run_case import share_of_limit
@@ -56,6 +56,29 @@ def test_growth_is_counted_and_drawn():
         result["points"][str(rows)] = {"native": rows * 2.0, OURS: rows * 1.0, "flops": rows * 5}
     figure = growth.figure_of(result)
     assert figure.image.lstrip().startswith(b"<?xml") and "counted FLOPs" in figure.alt
+
+
+def test_the_shares_of_a_step_are_of_the_whole_step(tmp_path, monkeypatch):
+    """A callback and a row that sleep are seen with the share that they take."""
+    import time
+
+    from hf_variants import VariantsConfig, VariantsForCausalLM
+    from hf_variants.training.callbacks import ThroughputCallback
+
+    monkeypatch.setattr(recipe, "LENGTH", 16)
+    tiny = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    model = VariantsForCausalLM(VariantsConfig(**{**recipe.SHAPE, **tiny}))
+    _, rows = recipe.random_rows(recipe.STEPS * recipe.BATCH, tmp_path / "rows")
+    monkeypatch.setattr(ThroughputCallback, "on_pre_optimizer_step", lambda *args, **kwargs: time.sleep(0.2))
+    found = recipe.shares(recipe.recipe_trainer(model, rows, str(tmp_path / "out")))
+    assert set(found) == {"ExpertMetricsCallback", "PerplexityCallback", "ThroughputCallback", "checks of numbers", "rows"}
+    assert 0.5 < found["ThroughputCallback"] < 1.3 and 0 < found["checks of numbers"] < 0.3
 
 
 @pytest.mark.slow
