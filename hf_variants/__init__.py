@@ -35,11 +35,15 @@ _ROOMS = (
 _ELSEWHERE = {
     "VariantsImageEncoder": "modeling_image_encoder",
     "VariantsImageEncoderConfig": "configuration_image_encoder",
+    "VariantsForImageTextToText": "modeling_variants_vision",
+    "VariantsVisionConfig": "configuration_variants_vision",
+    "VariantsVisionModel": "modeling_variants_vision",
 }
 
 __all__ = [
     "VariantsConfig",
     "VariantsForCausalLM",
+    "VariantsForImageTextToText",
     "VariantsForMaskedLM",
     "VariantsForQuestionAnswering",
     "VariantsForSequenceClassification",
@@ -48,6 +52,8 @@ __all__ = [
     "VariantsImageEncoderConfig",
     "VariantsModel",
     "VariantsPreTrainedModel",
+    "VariantsVisionConfig",
+    "VariantsVisionModel",
 ]
 
 

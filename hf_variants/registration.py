@@ -7,6 +7,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -16,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from .modeling import modeling_variants as models
 from .modeling.modeling_image_encoder import VariantsImageEncoder
+from .modeling.modeling_variants_vision import VariantsForImageTextToText, VariantsVisionModel
 from .modeling.variants_base import AFTER_SAVE
 from .quantize.loading import register_awq
 
@@ -28,7 +30,11 @@ AUTO_CLASSES = {
     AutoModelForQuestionAnswering: models.VariantsForQuestionAnswering,
 }
 # Members whose config holds whole configs: (Auto class, model class).
-COMPOSITES = [(AutoModel, VariantsImageEncoder)]
+COMPOSITES = [
+    (AutoModel, VariantsImageEncoder),
+    (AutoModel, VariantsVisionModel),
+    (AutoModelForImageTextToText, VariantsForImageTextToText),
+]
 
 
 def register():

@@ -164,6 +164,10 @@ class VariantsLatentCrossAttention(VariantsLatentAttention):
         out = out if blind is None else out.masked_fill(blind, 0.0)
         return project(self.o_proj, self._gate(self, out, hidden_states)), weights
 
+    def keys_and_values(self, states):
+        """[B, S, kv_width] -> what a cache holds of them: latents [B, 1, S, rank (+ norms)] and keys [B, 1, S, rope]."""
+        return self._latents(states)
+
 
 # attention_type -> attention to the states of another stack
 CROSS_ATTENTIONS = {"gqa": VariantsCrossAttention, "mla": VariantsLatentCrossAttention}

@@ -51,8 +51,13 @@ class VariantsGenerationMixin(GenerationMixin):
             tokens = inputs["input_ids"] if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"]
             shape = torch.empty((*tokens.shape[:2], 0), dtype=self.dtype, device=tokens.device)
             sequence = self.model.reader.peek(shape, attention_mask, position_ids, past_key_values)
+            sequence = self.mask_sequence(sequence, inputs)
             inputs["attention_mask"] = self.model.masks_of(sequence, past_key_values)
         return inputs
+
+    def mask_sequence(self, sequence, inputs):
+        """`sequence` with what a head knows beside it of the tokens `inputs` that are to be run."""
+        return sequence
 
     def _get_candidate_generator(self, *args, **kwargs):
         generator = super()._get_candidate_generator(*args, **kwargs)

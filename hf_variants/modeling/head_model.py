@@ -20,10 +20,20 @@ class VariantsHeadModel(VariantsPreTrainedModel):
 
     def __init__(self, config, add_pooling_layer=False):
         super().__init__(config)
-        self.model = VariantsModel(config, add_pooling_layer=add_pooling_layer)
-        coefs = {"aux_loss": config.router_aux_loss_coef, "z_loss": config.router_z_loss_coef}
-        self.router_coefs = {name: coef for name, coef in coefs.items() if coef and config.has_experts}
+        self.model = self.build_stack(config, add_pooling_layer)
+        text = self.text_config
+        coefs = {"aux_loss": text.router_aux_loss_coef, "z_loss": text.router_z_loss_coef}
+        self.router_coefs = {name: coef for name, coef in coefs.items() if coef and text.has_experts}
         self.router_sums = {}
+
+    @property
+    def text_config(self):
+        """The `VariantsConfig` of the stack whose states the head reads."""
+        return self.config
+
+    def build_stack(self, config, add_pooling_layer):
+        """What stands in `self.model`."""
+        return VariantsModel(config, add_pooling_layer=add_pooling_layer)
 
     def run(self, labelled, num_items_in_batch, kwargs):
         """The stack's output, with router logits where a training loss needs them; kwargs are the forward's."""
@@ -51,7 +61,7 @@ class VariantsHeadModel(VariantsPreTrainedModel):
         if mask is not None:
             length = router_logits[0].shape[0] // mask.shape[0]
             mask = mask[:, -length:]
-        config, terms = self.config, {}
+        config, terms = self.text_config, {}
         if "aux_loss" in self.router_coefs:
             terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
         if "z_loss" in self.router_coefs:

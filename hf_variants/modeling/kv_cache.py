@@ -27,7 +27,26 @@ class TokenRecord(NamedTuple):
 
 
 def _record_layer(cache, num_layers):
-    return cache.layers[num_layers] if len(cache.layers) > num_layers else None
+    layer = cache.layers[num_layers] if len(cache.layers) > num_layers else None
+    return None if getattr(layer, "holds_images", False) else layer
+
+
+def image_layers(cache):
+    """The layers of `cache` that hold images, behind those of tokens and the record."""
+    return [layer for layer in cache.layers if getattr(layer, "holds_images", False)]
+
+
+def add_image_layers(cache, num_layers, layers):
+    """Put `layers`, which hold images, behind the `num_layers` layers of tokens; returns them."""
+    _fill_up(cache, num_layers)
+    cache.layers.extend(layers)
+    return layers
+
+
+def _fill_up(cache, num_layers):
+    """Give a cache that makes its layers as they are used all those of tokens."""
+    while len(cache.layers) < num_layers:
+        cache.layers.append(cache.layer_class_to_replicate())
 
 
 def read_record(cache, num_layers):
@@ -58,9 +77,8 @@ def write_record(cache, num_layers, record, history=None):
     Returns the record of all tokens, seen and new; positions are kept in fp32, exact up to 2^24.
     """
     if _record_layer(cache, num_layers) is None:
-        while len(cache.layers) < num_layers:
-            cache.layers.append(cache.layer_class_to_replicate())
-        cache.layers.append(_new_record_layer(cache))
+        _fill_up(cache, num_layers)
+        cache.layers.insert(num_layers, _new_record_layer(cache))
     keys = torch.stack([part.to(torch.float32) for part in record], dim=-1).unsqueeze(1)
     values = keys[..., :1] if history is None else history.unsqueeze(1)
     keys, _ = cache.layers[num_layers].update(keys, values)

@@ -10,6 +10,17 @@ import torch
 from transformers.utils.import_utils import is_tracing
 
 
+class Blocks(NamedTuple):
+    """Tokens that see each other in both directions, such as those of one image.
+
+    numbers: [B, T] of the new tokens, equal within a block, 0 outside of any. windowed: whether windows and chunks hide within
+    a block too.
+    """
+
+    numbers: torch.Tensor
+    windowed: bool
+
+
 class Geometry(NamedTuple):
     """Absolute indices of the queries [Q] and keys [K] of a layer kind, and whether they are all of the row from its start."""
 
@@ -70,24 +81,29 @@ def sees_everything(sequence, cache, layer_index, windows, is_causal):
 
     windows: window and chunk length of the model, or None; with one it is left to `build_mask`.
     """
-    one = is_causal and sequence.inputs_embeds.shape[1] == 1 and sequence.padding is None and sequence.documents is None
+    one = is_causal and sequence.inputs_embeds.shape[1] == 1 and is_bare(sequence)
     return one and not any(windows) and not getattr(cache, "is_compileable", False)
+
+
+def is_bare(sequence):
+    """Whether rows hold neither pads nor several documents nor blocks."""
+    return sequence.padding is None and sequence.documents is None and sequence.blocks is None
 
 
 def backend_windows(geometry, plan, sequence, is_causal):
     """Whether the window of a sliding layer is all there is to hide in whole rows, which backends do without a mask."""
-    bare = sequence.padding is None and sequence.documents is None and plan.chunk is None
+    bare = is_bare(sequence) and plan.chunk is None
     return plan.window is not None and is_causal and geometry.whole and bare and not is_tracing(sequence.inputs_embeds)
 
 
 def backend_packs(geometry, plan, sequence, is_causal):
     """Whether documents (and a window) are all there is to hide in whole rows on a CPU, where they are run one by one."""
-    packed = sequence.documents is not None and sequence.padding is None and plan.chunk is None
+    packed = sequence.documents is not None and sequence.padding is None and sequence.blocks is None and plan.chunk is None
     on_cpu = sequence.inputs_embeds.device.type == "cpu" and not is_tracing(sequence.inputs_embeds)
     return packed and on_cpu and is_causal and geometry.whole and sequence.documents.shape[1] == geometry.queries.numel()
 
 
-def build_mask(geometry, *, window, chunk, is_causal, padding, documents, positions):
+def build_mask(geometry, *, window, chunk, is_causal, padding, documents, positions, blocks=None):
     """Boolean mask [B or 1, 1, Q, K], true where the key is visible, or None where nothing needs hiding by a mask.
 
     Args:
@@ -97,16 +113,22 @@ def build_mask(geometry, *, window, chunk, is_causal, padding, documents, positi
         padding: [B, tokens so far], true at real tokens, or None.
         documents: [B, tokens so far], or None when each row is one document.
         positions: [B, tokens so far], position within the document; read by chunked layers of packed rows.
+        blocks: `Blocks` of the new tokens of a causal layer, or None.
     """
     queries, keys = geometry.queries.view(1, -1, 1), geometry.keys.view(1, 1, -1)
-    if padding is None and documents is None and _backend_knows(geometry, window, chunk, is_causal):
+    if padding is None and documents is None and blocks is None and _backend_knows(geometry, window, chunk, is_causal):
         return None
     visible = keys <= queries if is_causal else torch.ones_like(keys <= queries)
+    together = None if blocks is None else _same_block(geometry, blocks.numbers)
+    if blocks is not None and blocks.windowed:
+        visible = visible | together
     if window is not None:
-        near = keys > queries - window if is_causal else (keys - queries).abs() <= window // 2
+        near = (keys - queries).abs() < window if is_causal else (keys - queries).abs() <= window // 2
         visible = visible & near
     if chunk is not None:
         visible = visible & _same_chunk(geometry, chunk, padding, documents, positions)
+    if blocks is not None and not blocks.windowed:
+        visible = visible | together
     if padding is not None:
         visible = visible & _columns(padding, geometry.keys).unsqueeze(1)
     if documents is not None:
@@ -133,6 +155,13 @@ def _columns(table, index):
     inside = index.clamp(max=table.shape[1] - 1)
     picked = table[:, inside]
     return torch.where(index < table.shape[1], picked, torch.zeros_like(picked))
+
+
+def _same_block(geometry, numbers):
+    """[B, Q, K], true where query and key are new tokens of one block."""
+    at = geometry.keys - geometry.queries[0]
+    of_keys = torch.where(at >= 0, _columns(numbers, at.clamp(min=0)), torch.zeros_like(numbers[:, :1]))
+    return (numbers.unsqueeze(2) == of_keys.unsqueeze(1)) & (of_keys > 0).unsqueeze(1)
 
 
 def _same_chunk(geometry, chunk, padding, documents, positions):

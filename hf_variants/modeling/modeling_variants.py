@@ -63,17 +63,18 @@ class VariantsLanguageModel(VariantsHeadModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.vocab_size = config.vocab_size
-        self.transform, width = build_transform(config)
-        self.lm_head = nn.Linear(width, config.vocab_size, bias=config.lm_head_bias)
+        text = self.text_config
+        self.vocab_size = text.vocab_size
+        self.transform, width = build_transform(text)
+        self.lm_head = nn.Linear(width, text.vocab_size, bias=text.lm_head_bias)
         self.post_init()
 
     def head(self, hidden_states):
         """Logits of transformed states, scaled and soft-capped (Gemma 2, arXiv:2408.00118 §2) as the config says."""
         logits = project(self.lm_head, hidden_states)
-        if self.config.logits_scaling != 1:
-            logits = logits / self.config.logits_scaling
-        cap = self.config.final_logit_softcapping
+        if self.text_config.logits_scaling != 1:
+            logits = logits / self.text_config.logits_scaling
+        cap = self.text_config.final_logit_softcapping
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def language_model(self, inputs, targets, logits_to_keep, skip_logits, num_items_in_batch):
@@ -107,14 +108,14 @@ class VariantsLanguageModel(VariantsHeadModel):
         """Summed cross-entropy over the labelled tokens, and their number; fused with a head that is a plain linear layer."""
         fused = head == self.head and torch.is_grad_enabled() and is_plain_linear(self.lm_head)
         if not fused:
-            return chunked_cross_entropy(states, targets, head, self.config.vocab_size)
+            return chunked_cross_entropy(states, targets, head, self.text_config.vocab_size)
         states, targets = states.flatten(0, -2), targets.flatten().to(states.device)
         weights = (self.lm_head.weight, self.lm_head.bias)
-        options = (self.config.logits_scaling, self.config.final_logit_softcapping)
+        options = (self.text_config.logits_scaling, self.text_config.final_logit_softcapping)
         return LinearCrossEntropy.apply(states, *weights, targets, *options), (targets != IGNORE).sum()
 
     def _shows_router_logits(self, inputs):
-        return inputs.get("output_router_logits", self.config.output_router_logits)
+        return inputs.get("output_router_logits", self.text_config.output_router_logits)
 
 
 class VariantsForCausalLM(VariantsLanguageModel, VariantsGenerationMixin):

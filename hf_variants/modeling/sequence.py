@@ -10,7 +10,7 @@ import torch
 from transformers.utils.import_utils import is_tracing
 
 from .kv_cache import TokenRecord, can_record, read_history, read_record, write_record
-from .masks import document_lengths, documents_of, needs_padding
+from .masks import Blocks, document_lengths, documents_of, needs_padding
 
 
 class Sequence(NamedTuple):
@@ -18,7 +18,7 @@ class Sequence(NamedTuple):
 
     inputs_embeds [B, T, H] and position_ids [B, T] of the tokens to run (all tokens again, where a cache had to be
     recomputed); padding [B, seen] or None; documents and positions [B, seen] or None where no row is packed; lengths of each
-    token's document, {"prompt" and "current": [B, T]}, or None where no rule asks.
+    token's document, {"prompt" and "current": [B, T]}, or None where no rule asks; blocks of the tokens to run, or None.
     """
 
     inputs_embeds: torch.Tensor
@@ -27,6 +27,7 @@ class Sequence(NamedTuple):
     documents: torch.Tensor | None
     positions: torch.Tensor | None
     lengths: dict | None
+    blocks: Blocks | None = None
 
 
 class SequenceReader:

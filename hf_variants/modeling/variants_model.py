@@ -18,7 +18,7 @@ from .attention_scores import AlibiBias
 from .blocks import TOPOLOGIES, Scale
 from .cross_attention import cross_mask, new_cache, split_cache
 from .kv_cache import fit_cache
-from .masks import backend_packs, backend_windows, build_mask, geometry_of, places_of, sees_everything
+from .masks import Blocks, backend_packs, backend_windows, build_mask, geometry_of, places_of, sees_everything
 from .norms import build_norm
 from .null_modules import Identity, build_dropout
 from .packed_attention import packed_rows
@@ -117,6 +117,8 @@ class VariantsModel(VariantsPreTrainedModel):
         token_type_ids: torch.LongTensor | None = None,
         encoder_hidden_states: torch.FloatTensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
+        blocks: Blocks | None = None,
+        insertions: dict | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MoeModelOutputWithPast | PooledModelOutput:
         r"""Run the stack.
@@ -131,6 +133,8 @@ class VariantsModel(VariantsPreTrainedModel):
             encoder_hidden_states: [B, S, cross_attention_hidden_size], the states of another stack, with
                 `add_cross_attention=True`; a filled `EncoderDecoderCache` replaces them.
             encoder_attention_mask: [B, S], 1 at real states; or booleans [B, 1, T, S], which states each token sees.
+            blocks: new tokens that see each other in both directions.
+            insertions: {index of a layer: callable that takes and gives hidden states [B, T, hidden], run before it}.
 
         Raises:
             ValueError: for a position beyond a learned table, a token type without a row, or a mask of the wrong width; for
@@ -148,7 +152,7 @@ class VariantsModel(VariantsPreTrainedModel):
         two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
         padding = attention_mask if two_dimensional else None
         given = attention_mask is not None and not two_dimensional
-        sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)
+        sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)._replace(blocks=blocks)
         places = self.table_places(sequence, input_ids, position_ids)
         ready_made = attention_mask if given and sequence.inputs_embeds.shape[1] == q_len else None
         masks = self.masks_of(sequence, cache, ready_made)
@@ -158,7 +162,10 @@ class VariantsModel(VariantsPreTrainedModel):
         states, cross = self.other_stack(encoder_hidden_states, encoder_attention_mask, cross_cache, sequence.inputs_embeds)
         token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
         hidden_states = self._widen(self, self.embed_scale(sequence.inputs_embeds), token_type_ids, places)
+        insertions = insertions or {}
         for layer, plan in zip(self.layers, self.plan, strict=True):
+            if plan.index in insertions:
+                hidden_states = insertions[plan.index](hidden_states)
             hidden_states = layer(
                 hidden_states,
                 *states,
@@ -254,6 +261,7 @@ class VariantsModel(VariantsPreTrainedModel):
             padding=sequence.padding,
             documents=sequence.documents,
             positions=sequence.positions,
+            blocks=sequence.blocks,
         )
 
     def angles_of(self, sequence):
