@@ -44,7 +44,8 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         text = config.text_config
-        self.vision_tower = build_tower(config.vision_config, config.vision_feature_layer)
+        keep = config.vision_feature_select_strategy == "full"
+        self.vision_tower = build_tower(config.vision_config, config.vision_feature_layer, keep)
         self.multi_modal_projector = VisionBridge(config, WIDTHS[config.bridge](text))
         self.language_model = VariantsModel(text, add_pooling_layer=False)
         chosen, plan = config.cross_attention_layers or [], text.layer_plan()

@@ -75,12 +75,6 @@ VISION_RULES = [
         "text_config.is_causal=False makes an encoder, but text is generated after images; set it to True",
     ),
     Rule(
-        "positions are counted over tokens",
-        lambda c: c.text_config.position_source != "attention_mask",
-        "text_config.position_source={c.text_config.position_source!r} counts ids, which images have none of; use "
-        "'attention_mask'",
-    ),
-    Rule(
         "no other stack",
         lambda c: getattr(c.text_config, "add_cross_attention", False),
         "text_config.add_cross_attention=True is for encoder-decoders; images are read with bridge='gated_cross_attention'",

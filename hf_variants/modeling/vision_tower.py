@@ -120,7 +120,7 @@ def tower_config(vision_config):
     return tower_of(vision_config["model_type"]).config_class()(**given)
 
 
-def build_tower(vision_config, feature_layer=LAST):
+def build_tower(vision_config, feature_layer=LAST, keep_class_token=False):
     """The tower of `vision_config`, with random weights.
 
     Args:
@@ -129,6 +129,7 @@ def build_tower(vision_config, feature_layer=LAST):
             first layer, -1 leaves the last layer and is before any final norm, -2 leaves the last but one (LLaVA). A list of
             ints gives them side by side, in that order (width times their number). "last_hidden_state" is what the tower
             ends with, behind its final norm where it has one (PaliGemma, Idefics3).
+        keep_class_token: give the states before those of the patches too, first.
 
     Returns:
         A `VisionTower`.
@@ -136,25 +137,26 @@ def build_tower(vision_config, feature_layer=LAST):
     Raises:
         ValueError: for an unsupported tower, or a layer that it does not have.
     """
-    return VisionTower(tower_of(getattr(vision_config, "model_type", None)), vision_config, feature_layer)
+    tower = tower_of(getattr(vision_config, "model_type", None))
+    return VisionTower(tower, vision_config, feature_layer, keep_class_token)
 
 
 class VisionTower(nn.Module):
-    """Pixels [N, C, H, W] -> features [N, patches, width], patches row by row, without class tokens.
+    """Pixels [N, C, H, W] -> features [N, patches, width], patches row by row, without class tokens unless they are kept.
 
     Attributes:
         vision_model: the model itself.
         width: size of a feature.
     """
 
-    def __init__(self, tower, config, feature_layer):
+    def __init__(self, tower, config, feature_layer, keep_class_token=False):
         super().__init__()
         check_feature_layer(feature_layer, config.num_hidden_layers)
         self.vision_model = tower.build(config)
         self.num_channels = config.num_channels
         self.image_sides, self.patch_sides = _two(config.image_size), _two(config.patch_size)
         self.any_size = tower.any_size
-        self.class_tokens = tower.class_tokens(config)
+        self.class_tokens = 0 if keep_class_token else tower.class_tokens(config)
         self.layers = feature_layer if isinstance(feature_layer, (str, int)) else list(feature_layer)
         self.width = config.hidden_size * (len(self.layers) if isinstance(self.layers, list) else 1)
         self._states = self._last_state if self.layers == LAST else self._hidden_states

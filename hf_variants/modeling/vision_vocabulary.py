@@ -20,7 +20,7 @@ VISION_CHOICES = {
     },
     "image_attention": {
         "causal": "Image tokens see what comes before them, as text does (LLaVA).",
-        "bidirectional": "The tokens of one image see each other, within a sliding layer's window (Gemma 3, arXiv:2503.19786).",
+        "bidirectional": "The tokens of one image see each other, within a layer's window (Gemma 3, arXiv:2503.19786).",
         "prefix": "All tokens of type 0 see each other, sliding layers included (PaliGemma 2024, arXiv:2407.07726 §3.1).",
     },
     "vision_feature_select_strategy": {

@@ -99,6 +99,16 @@ def test_every_tower_and_layer(tower, layer):
     assert far(logits(model, **inputs), logits(model, **changed)) > 1e-3
 
 
+def test_a_class_token_can_be_kept():
+    model = vlm(tower="clip_vision_model", vision_feature_select_strategy="full")
+    assert model.config.tokens_of_image() == 1 + 9 + 2
+    inputs = batch(model, MIXED[0])
+    first = model.model.vision_tower.vision_model(inputs["pixel_values"]).last_hidden_state[:, :1]
+    read = torch.stack(model.get_image_features(inputs["pixel_values"]))[:, 1:2]
+    assert far(read, model.model.multi_modal_projector.projector(first)) <= TOLERANCE
+    model(**inputs)
+
+
 @pytest.mark.parametrize("text", ["gqa", "moe_groups"])
 def test_labels_at_images_count_for_nothing(text):
     model = vlm(text)
