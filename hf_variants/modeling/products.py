@@ -54,9 +54,9 @@ def few_rows_linear(x, weight, bias=None):
 
 def _is_served(x, weight):
     one_type = x.dtype is torch.float32 and weight.dtype is torch.float32
-    if not one_type or x.device.type != "cpu" or weight.numel() < SMALLEST or not weight.is_contiguous():
+    if is_tracing(x) or not one_type or x.device.type != "cpu" or weight.numel() < SMALLEST or not weight.is_contiguous():
         return False
-    return prefers_other_kernels() and not torch.is_autocast_enabled("cpu") and not is_tracing(x)
+    return prefers_other_kernels() and not torch.is_autocast_enabled("cpu")
 
 
 class LinearFunction(torch.autograd.Function):

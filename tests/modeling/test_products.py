@@ -91,3 +91,16 @@ def test_decoding_and_training_do_not_depend_on_the_processor(options, monkeypat
 
 def test_the_processor_decides_once():
     assert SERVED() is SERVED()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_compiled_graph_holds_the_plain_product_whole(rows, monkeypatch):
+    """A graph must not look at the processor's name: that cannot be traced."""
+    monkeypatch.setattr(products, "prefers_other_kernels", SERVED)
+    layer, x = torch.nn.Linear(256, 256), torch.randn(1, rows, 256)
+    assert layer.weight.numel() >= products.SMALLEST
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(lambda states: products.project(layer, states), fullgraph=True, backend="aot_eager")
+        assert far(compiled(x), layer(x)) < 1e-6
+    torch._dynamo.reset()
