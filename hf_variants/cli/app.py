@@ -16,6 +16,7 @@ COMMANDS = (
     "evaluate",
     "extend",
     "finetune",
+    "seq2seq",
     "ablate",
     "quantize",
     "generate",

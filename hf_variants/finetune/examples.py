@@ -3,6 +3,7 @@
     supervised      {"messages": [{"role": ..., "content": ...}, ...]}, or {"prompt": ..., "completion": ...}
     preference      {"prompt": ..., "chosen": ..., "rejected": ...}, texts or lists of messages
     classification  {"text": ..., "label": ...}, a label being text or a number
+    seq2seq         {"source": ..., "target": ...}, texts
 
 Notable here: these are TRL's own formats; an example that does not fit is named by its number instead of failing in training.
 """
@@ -111,7 +112,7 @@ def _json_lines(path):
 
 
 def _columns(spec, task, dataset, where):
-    forms = _FORMS.get(task) or ((spec.text_key, spec.label_key),)
+    forms = _FORMS.get(task) or (_named_by(spec, task),)
     for form in forms:
         if set(form) <= set(dataset.column_names):
             return form
@@ -119,8 +120,18 @@ def _columns(spec, task, dataset, where):
     raise ValueError(f"{where} holds the fields {sorted(dataset.column_names)}; task={task!r} needs {wanted}")
 
 
+def _named_by(spec, task):
+    """The fields that the spec itself names."""
+    if task == "seq2seq":
+        return tuple(name for name in (spec.source_key, spec.target_key, spec.group_key) if name is not None)
+    return spec.text_key, spec.label_key
+
+
 def _misfit(record, task, spec):
     """What is wrong with one record, or None."""
+    if task == "seq2seq":
+        empty = [name for name, value in record.items() if not isinstance(value, str) or not value.strip()]
+        return f"{empty[0]}={record[empty[0]]!r} must be a text" if empty else None
     if task == "classification":
         if not isinstance(record[spec.text_key], str) or not record[spec.text_key].strip():
             return f"{spec.text_key}={record[spec.text_key]!r} must be a text"

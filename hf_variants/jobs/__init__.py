@@ -1,7 +1,7 @@
 """Jobs: what each command of the command line does, as a dataclass of keys and a function.
 
     pretrain(TrainingSpec)   extend(ExtendSpec)   quantize(QuantizeSpec)   evaluate(EvaluateSpec)
-    generate(GenerateSpec)   finetune(FinetuneSpec)   ablate(AblateSpec)
+    generate(GenerateSpec)   finetune(FinetuneSpec)   seq2seq(Seq2SeqSpec)   ablate(AblateSpec)
     quickstart(QuickstartSpec) chains them and writes a report
 
 Notable here: a job only connects rooms (training, context, quantize, evaluation, report); YAML keys, flags and Python
@@ -17,11 +17,13 @@ _WHERE = {
     "FinetuneSpec": "specs",
     "QuantizeSpec": "specs",
     "QuickstartSpec": "specs",
+    "Seq2SeqSpec": "specs",
     "pretrain": "pretraining",
     "evaluate": "evaluation",
     "generate": "generation",
     "extend": "extension",
     "finetune": "finetuning",
+    "seq2seq": "sequences",
     "ablate": "ablation",
     "quantize": "quantization",
     "quickstart": "whole_job",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..modeling.vocabulary import nearest
+from ..training.arguments import check_generation_section
 from ..training.models import open_checkpoint
 from ..training.processes import print_once
 
@@ -46,14 +46,3 @@ def continue_prompts(model, tokenizer, prompts, options, seed=0):
     batch.pop("token_type_ids", None)
     output = model.generate(**batch, pad_token_id=tokenizer.pad_token_id, **options)
     return tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-
-
-def check_generation_section(section):
-    """The section itself. Raises ValueError for a key that GenerationConfig does not know, naming the nearest."""
-    from transformers import GenerationConfig
-
-    known = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
-    for key in section:
-        if key not in known:
-            raise ValueError(f"unknown key 'generation.{key}'{nearest(key, known)}; it takes the names of GenerationConfig")
-    return section

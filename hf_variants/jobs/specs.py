@@ -6,6 +6,7 @@ from typing import Literal
 from ..ablation.specs import AblateSpec
 from ..context.extend_spec import ExtendSpec
 from ..finetune.specs import FinetuneSpec
+from ..seq2seq.specs import Seq2SeqSpec
 from ..training.spec_parsing import key
 from ..training.specs import DataSpec, TrainingSpec
 
@@ -19,6 +20,7 @@ __all__ = [
     "GenerateSpec",
     "QuantizeSpec",
     "QuickstartSpec",
+    "Seq2SeqSpec",
     "TrainingSpec",
 ]
 

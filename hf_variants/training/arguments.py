@@ -70,3 +70,14 @@ def training_arguments(spec):
         return TrainingArguments(output_dir=spec.output_dir, seed=spec.seed, **section)
     except (ValueError, TypeError, ImportError) as error:
         raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
+
+
+def check_generation_section(section):
+    """The section itself. Raises ValueError for a key that GenerationConfig does not know, naming the nearest."""
+    from transformers import GenerationConfig
+
+    known = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
+    for key in section:
+        if key not in known:
+            raise ValueError(f"unknown key 'generation.{key}'{nearest(key, known)}; it takes the names of GenerationConfig")
+    return section

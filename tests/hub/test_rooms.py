@@ -32,6 +32,7 @@ BELOW = {
     "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
     "ablation": {"modeling", "analysis", "report", "training"},
     "finetune": {"modeling", "analysis", "convert", "presets", "evaluation", "metrics", "training", "hub", "report"},
+    "seq2seq": {"modeling", "training", "finetune", "metrics", "hub", "report"},
     "hub": {"modeling", "analysis", "convert"},
     "diagnostics": {"modeling", "analysis", "report"},
     "scaling": {"analysis", "report"},

@@ -1,0 +1,267 @@
+"""`seq2seq`: pairs -> tokenizer -> encoder-decoder -> trainer -> BLEU, chrF and exact match on held-out pairs -> report.
+
+    output_dir/tokenizer       trained on the training pairs, unless a path or a checkpoint brings one
+              /checkpoint-N    where a killed run goes on from
+              /                the trained weights, tokenizer, card, stage.json
+              /report.html     curves, measures by kind, samples
+              /written.jsonl   every held-out source with what was written and what is right
+
+Notable here: whatever can be refused is refused before the first step; a finished run is recognised and skipped.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from ..finetune.base import base_fingerprint
+from ..finetune.examples import read_examples
+from ..training.arguments import check_generation_section, training_arguments
+from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
+from ..training.processes import is_writer, print_once
+from ..training.stages import run_stage, write_json
+from ..training.tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
+from .pairs import PairCollator, decoder_start_of, encode_pairs
+from .writing import exact_by_group, measured, write_texts
+
+# What a run that goes on with changed settings keeps: its checkpoints depend on it.
+FIXED = ("model", "tokenizer", "data", "pairs", "base", "seed", "dtype")
+
+
+def seq2seq(spec, announce=print_once):
+    """Run a `Seq2SeqSpec`; finished work is not done again.
+
+    Returns:
+        dict: held_out and training ({exact_match, bleu, chrf, ...}; of training pairs as many as are held out, at most 500),
+        by_group, eval_loss, parameters, pairs, longer, steps, seconds, report.
+
+    Raises:
+        ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
+    """
+    check_spec(spec)
+    arguments = training_arguments(spec)
+    pairs = read_examples(spec.data, "seq2seq")
+    repeated = len({record[spec.data.source_key] for record in pairs.train} & {r[spec.data.source_key] for r in pairs.eval})
+    if repeated:
+        announce(f"data: {repeated} of {len(pairs.eval)} held-out sources also stand in the training pairs")
+    return run_stage(
+        "seq2seq",
+        spec.output_dir,
+        stage_settings(spec, pairs.fingerprint),
+        lambda: _seq2seq(spec, arguments, pairs, repeated, announce),
+        overwrite=spec.overwrite,
+        announce=announce,
+        in_turn=arguments.main_process_first,
+        allow_changes=spec.allow_changes,
+        fixed=FIXED,
+    )
+
+
+def check_spec(spec):
+    """Refuse a `Seq2SeqSpec` that cannot be run, before anything is read. Raises ValueError."""
+    if (spec.model is None) == (spec.model_path is None):
+        given = f"model={spec.model!r}, model_path={spec.model_path!r}"
+        raise ValueError(f"give either model (new weights) or model_path (a checkpoint to start from); got {given}")
+    for name in ("max_source_length", "max_target_length"):
+        if getattr(spec.data, name) < 2:
+            raise ValueError(f"data.{name}={getattr(spec.data, name)} must be at least 2 (a token and the end token)")
+    for name in ("generated", "samples"):
+        if getattr(spec, name) < 0:
+            raise ValueError(f"{name}={getattr(spec, name)} must be at least 0")
+    if spec.model is not None and not is_pair(model_section(spec.model)):
+        raise ValueError(
+            "model must be an encoder-decoder, with the sections model.encoder and model.decoder; one stack alone is trained "
+            "by the pretrain and finetune recipes"
+        )
+    config = draft_config(spec.model) if spec.model is not None else read_config(spec.model_path)
+    if not getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"model_path={spec.model_path!r} is of the type {config.model_type!r}, which is no encoder-decoder; fine-tune it "
+            "by the finetune recipe"
+        )
+    if spec.model_path is not None:
+        decoder_start_of(config, f"model_path={spec.model_path!r}")
+    elif spec.tokenizer.path is None:
+        special_tokens(spec.tokenizer, "seq2seq")
+    check_pair_lengths(config, spec.data.max_source_length, spec.data.max_target_length)
+    check_generation_section(spec.generation)
+
+
+def stage_settings(spec, fingerprint):
+    """What decides the result of a run: the spec and the content of its inputs, not the places where they lie."""
+    settings = spec.to_dict()
+    for key in ("output_dir", "overwrite", "allow_changes"):
+        del settings[key]
+    for key in ("source", "eval_source"):
+        del settings["data"][key]
+    settings["model"] = None if spec.model is None else model_section(spec.model)
+    return {**settings, "pairs": fingerprint, "base": None if spec.model_path is None else base_fingerprint(spec)}
+
+
+def _seq2seq(spec, arguments, pairs, repeated, announce):
+    with arguments.main_process_first():
+        tokenizer = _tokenizer(spec, pairs.train, announce)
+    model = build_model(spec, tokenizer)
+    start = decoder_start_of(model.config, "the model")
+    train = encode_pairs(pairs.train, tokenizer, spec.data, start, "training")
+    held_out = encode_pairs(pairs.eval, tokenizer, spec.data, start, "held-out")
+    for name, part in (("training", train), ("held-out", held_out)):
+        if any(part.longer.values()):
+            what = {"drop": "left out with their pair", "truncate": "cut"}[spec.data.over_long]
+            announce(
+                f"data: {part.longer['source']} {name} sources and {part.longer['target']} targets are too long and {what}"
+            )
+    trainer = make_trainer(spec, arguments, model, tokenizer, train, held_out)
+    announce(
+        f"training: {model.num_parameters():,} parameters, vocabulary {len(tokenizer):,}, {len(train):,} training and "
+        f"{len(held_out):,} held-out pairs"
+    )
+    result = {
+        "parameters": model.num_parameters(),
+        "pairs": {"training": len(train), "held_out": len(held_out)},
+        "longer": {"training": train.longer, "held_out": held_out.longer},
+        "repeated": repeated,
+        **fit(trainer, spec, announce),
+    }
+    result.update(measure(trainer, spec, train, held_out, announce))
+    if is_writer():
+        from .report import write_outcome
+
+        result["report"] = str(write_outcome(spec, arguments, result, trainer.state.log_history))
+        # the samples stand in the report and in written.jsonl
+        result.pop("samples")
+    return result
+
+
+def _tokenizer(spec, records, announce):
+    if spec.model_path is not None or spec.tokenizer.path is not None:
+        tokenizer = load_tokenizer(spec.tokenizer.path or spec.model_path)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
+    folder = Path(spec.output_dir) / "tokenizer"
+    if not is_tokenizer_directory(folder):
+        announce(f"tokenizer: training a byte-level BPE of {spec.tokenizer.vocab_size:,} tokens")
+        texts = (
+            text
+            for record in records
+            for text in (f"{spec.data.prefix}{record[spec.data.source_key]}", record[spec.data.target_key])
+        )
+        partial = folder.with_name(f"tokenizer.partial-{os.getpid()}")
+        train_tokenizer(texts, spec.tokenizer, "seq2seq").save_pretrained(partial)
+        partial.rename(folder)
+    return load_tokenizer(folder)
+
+
+def build_model(spec, tokenizer):
+    """The model of a `Seq2SeqSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path.
+
+    Raises:
+        ValueError: where the vocabulary does not hold the tokens, or the checkpoint no encoder-decoder.
+    """
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, set_seed
+
+    import hf_variants  # noqa: F401 - registers the family with the Auto classes
+
+    dtype = getattr(torch, spec.dtype)
+    set_seed(spec.seed)
+    if spec.model_path is None:
+        return AutoModelForSeq2SeqLM.from_config(build_config(spec.model, tokenizer), dtype=dtype)
+    model = load_model(spec.model_path, AutoModelForSeq2SeqLM, dtype=dtype)
+    rows = model.get_input_embeddings().num_embeddings
+    if rows < len(tokenizer):
+        raise ValueError(
+            f"model_path={spec.model_path!r} has {rows} embeddings, less than the {len(tokenizer)} tokens of the tokenizer; "
+            "use the one it was trained with"
+        )
+    return model
+
+
+def make_trainer(spec, arguments, model, tokenizer, train, held_out):
+    """The `PairsTrainer` of a run, ready to train."""
+    from transformers.trainer_callback import ProgressCallback
+
+    from ..training.progress import ShortProgressCallback
+    from .trainer import PairsTrainer
+
+    shown = held_out.records[: spec.generated]
+    trainer = PairsTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=train,
+        eval_dataset=held_out,
+        data_collator=PairCollator(tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        sources=[f"{spec.data.prefix}{record[spec.data.source_key]}" for record in shown],
+        targets=[record[spec.data.target_key] for record in shown],
+        options=generation_options(spec),
+    )
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ShortProgressCallback)
+    return trainer
+
+
+def generation_options(spec):
+    """`GenerationConfig` keys: those of the recipe over as many new tokens as targets may have."""
+    own = {} if "max_length" in spec.generation else {"max_new_tokens": spec.data.max_target_length}
+    return {**own, **spec.generation}
+
+
+def fit(trainer, spec, announce):
+    """Train from the last good checkpoint and save in output_dir itself: {steps, seconds}."""
+    from ..training.checkpoints import last_good_checkpoint
+    from ..training.resuming import train_from
+    from ..training.saves import saving
+
+    resume = last_good_checkpoint(spec.output_dir)
+    if resume is not None:
+        announce(f"training: continues from {resume}")
+    began = time.perf_counter()
+    train_from(trainer, resume)
+    seconds = time.perf_counter() - began
+    folder = Path(spec.output_dir)
+    with saving(f"the final model in {folder}", spec.output_dir):
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
+            (folder / "training_args.bin").unlink(missing_ok=True)
+            trainer.processing_class.save_pretrained(folder)
+            write_json(folder / "training_log.json", trainer.state.log_history)
+    return {"steps": trainer.state.global_step, "seconds": seconds}
+
+
+def measure(trainer, spec, train, held_out, announce):
+    """What the trained model writes for all held-out sources and for as many training ones, and how right it is."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    data, found = spec.data, {}
+    for name, part in (("held_out", held_out), ("training", train)):
+        records = part.records[: min(len(held_out), 500) if name == "training" else None]
+        sources = [f"{data.prefix}{record[data.source_key]}" for record in records]
+        size = trainer.args.per_device_eval_batch_size
+        texts = write_texts(model, trainer.processing_class, sources, generation_options(spec), size)
+        found[name] = measured(texts, [record[data.target_key] for record in records])
+        if name == "held_out":
+            found["by_group"] = exact_by_group(texts, records, data)
+            rows = [
+                {"source": source, "written": text, "target": record[data.target_key]}
+                for source, text, record in zip(sources, texts, records, strict=True)
+            ]
+            _write_lines(Path(spec.output_dir) / "written.jsonl", rows)
+            found["samples"] = rows[: spec.samples]
+    trainer.sources = []
+    found["eval_loss"] = trainer.evaluate()["eval_loss"]
+    values = found["held_out"]
+    announce(
+        f"held-out: exact match {values['exact_match']:.1%}, BLEU {values['bleu']:.1f}, chrF {values['chrf']:.1f} on "
+        f"{values['examples']:,} pairs; training pairs: exact match {found['training']['exact_match']:.1%}"
+    )
+    return found
+
+
+def _write_lines(path, rows):
+    if not is_writer():
+        return
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    os.replace(partial, path)
