@@ -26,6 +26,7 @@ _ROOMS = (
     "quantize",
     "report",
     "scaling",
+    "studies",
     "surgery",
     "tokens",
     "training",
@@ -41,6 +42,7 @@ _ELSEWHERE = {
 }
 
 __all__ = [
+    "StartWindowCache",
     "VariantsConfig",
     "VariantsForCausalLM",
     "VariantsForImageTextToText",
@@ -91,6 +93,8 @@ register_trl()
 def __getattr__(name):
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")
+    if name == "StartWindowCache":
+        return import_module(f"{__name__}.modeling.start_window_cache").StartWindowCache
     if name in __all__:
         module = _ELSEWHERE.get(name, "modeling_variants")
         return getattr(import_module(f"{__name__}.modeling.{module}"), name)

@@ -112,8 +112,13 @@ def training_spec(spec, variant, seed):
     """The `TrainingSpec` of one run."""
     root, keys = Path(spec.output_dir), copy.deepcopy(variant.keys)
     keys["data"] = {**keys.get("data", {}), "cache_dir": str(root / "data")}
-    place = {"output_dir": str(root / "runs" / variant.name / f"seed-{seed}"), "seed": seed, "overwrite": spec.overwrite}
+    place = {"output_dir": str(run_directory(root, variant.name, seed)), "seed": seed, "overwrite": spec.overwrite}
     return build_spec(TrainingSpec, {**keys, **place})
+
+
+def run_directory(root, variant, seed):
+    """Where the run of a variant (its name) with a seed lies in the ablation of `root`."""
+    return Path(root) / "runs" / variant / f"seed-{seed}"
 
 
 def _costs(variant, draft, tokenizer):

@@ -18,6 +18,7 @@ COMMANDS = (
     "finetune",
     "seq2seq",
     "ablate",
+    "extrapolate",
     "quantize",
     "generate",
     "convert",

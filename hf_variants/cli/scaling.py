@@ -1,11 +1,13 @@
-"""`hf-variants scaling fit | isoflop | plan | table`: scaling laws from runs, and what a budget buys."""
+"""`hf-variants scaling study | fit | isoflop | plan | table`: runs, scaling laws from them, and what a budget buys."""
 
 import json
 from typing import Annotated
 
 import typer
 
+from ..jobs.specs import ScalingStudySpec
 from .console import announce, announce_files, check_plot, console
+from .recipe_command import add_recipe_command
 
 Runs = Annotated[str, typer.Argument(help="Runs: .csv, .json or .jsonl with parameters, tokens, loss (and flops).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -15,9 +17,21 @@ Number = float | None
 
 def add_to(app):
     commands = typer.Typer(no_args_is_help=True, help="Fit scaling laws to runs, and plan training from a budget.")
+    summary = "Train sizes x token counts x seeds, write the table of their losses, and fit a law to it."
+    add_recipe_command(commands, "study", ScalingStudySpec, study, summary)
     for name, command in (("fit", fit), ("isoflop", isoflop), ("plan", plan), ("table", table)):
         commands.command(name)(command)
     app.add_typer(commands, name="scaling")
+
+
+def study(spec):
+    from ..jobs.scaling import scaling_study
+    from ..scaling import FittedLaw
+
+    result = _with_progress("resampling", lambda tick: scaling_study(spec, announce, tick), quiet=False)
+    if "law" in result:
+        _show_law(FittedLaw.from_dict(result["law"]), len(result["runs"]))
+        announce_files(result["law_file"], result["plot"])
 
 
 def fit(
@@ -47,14 +61,7 @@ def fit(
     if as_json:
         print(json.dumps(fitted.as_dict(), indent=2))
         return
-    law = fitted.law
-    optimum = {"N_exponent": law.beta / (law.alpha + law.beta), "D_exponent": law.alpha / (law.alpha + law.beta)}
-    rows = []
-    for name in ("E", "A", "alpha", "B", "beta", *optimum):
-        low, high = fitted.intervals.get(name, (None, None))
-        value = optimum.get(name, getattr(law, name, None))
-        rows.append((name, f"{value:.4g}", "" if low is None else f"{low:.4g} to {high:.4g}"))
-    _table(f"law of {len(points)} runs", ("constant", "value", f"{fitted.confidence:.0%} interval"), rows)
+    _show_law(fitted, len(points))
     _say(fitted.warnings, output, plot)
 
 
@@ -147,6 +154,17 @@ def table(as_json: Json = False):
         for row in rows
     ]
     _table("tokens trained on, against compute-optimal ones", columns, cells)
+
+
+def _show_law(fitted, count):
+    law = fitted.law
+    optimum = {"N_exponent": law.beta / (law.alpha + law.beta), "D_exponent": law.alpha / (law.alpha + law.beta)}
+    rows = []
+    for name in ("E", "A", "alpha", "B", "beta", *optimum):
+        low, high = fitted.intervals.get(name, (None, None))
+        value = optimum.get(name, getattr(law, name, None))
+        rows.append((name, f"{value:.4g}", "" if low is None else f"{low:.4g} to {high:.4g}"))
+    _table(f"law of {count} runs", ("constant", "value", f"{fitted.confidence:.0%} interval"), rows)
 
 
 def _plan_rows(plan):

@@ -2,6 +2,7 @@
 
     pretrain(TrainingSpec)   extend(ExtendSpec)   quantize(QuantizeSpec)   evaluate(EvaluateSpec)
     generate(GenerateSpec)   finetune(FinetuneSpec)   seq2seq(Seq2SeqSpec)   ablate(AblateSpec)
+    scaling_study(ScalingStudySpec)   extrapolate(ExtrapolateSpec)
     quickstart(QuickstartSpec) chains them and writes a report
 
 Notable here: a job only connects rooms (training, context, quantize, evaluation, report); YAML keys, flags and Python
@@ -13,6 +14,8 @@ _WHERE = {
     "EvaluateSpec": "specs",
     "GenerateSpec": "specs",
     "AblateSpec": "specs",
+    "ExtrapolateSpec": "specs",
+    "ScalingStudySpec": "specs",
     "ExtendSpec": "specs",
     "FinetuneSpec": "specs",
     "QuantizeSpec": "specs",
@@ -25,6 +28,8 @@ _WHERE = {
     "finetune": "finetuning",
     "seq2seq": "sequences",
     "ablate": "ablation",
+    "extrapolate": "extrapolation",
+    "scaling_study": "scaling",
     "quantize": "quantization",
     "quickstart": "whole_job",
 }

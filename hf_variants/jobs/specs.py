@@ -7,6 +7,8 @@ from ..ablation.specs import AblateSpec
 from ..context.extend_spec import ExtendSpec
 from ..finetune.specs import FinetuneSpec
 from ..seq2seq.specs import Seq2SeqSpec
+from ..studies.extrapolation_specs import ExtrapolateSpec
+from ..studies.scaling_specs import ScalingStudySpec
 from ..training.spec_parsing import key
 from ..training.specs import DataSpec, TrainingSpec
 
@@ -16,10 +18,12 @@ __all__ = [
     "AblateSpec",
     "EvaluateSpec",
     "ExtendSpec",
+    "ExtrapolateSpec",
     "FinetuneSpec",
     "GenerateSpec",
     "QuantizeSpec",
     "QuickstartSpec",
+    "ScalingStudySpec",
     "Seq2SeqSpec",
     "TrainingSpec",
 ]

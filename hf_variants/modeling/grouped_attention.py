@@ -17,6 +17,7 @@ from .null_modules import Identity
 from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
 from .products import project
+from .start_window_cache import placed_query
 
 
 def split_heads(states, head_dim):
@@ -85,6 +86,7 @@ class VariantsAttention(nn.Module):
         key = self._order(self, project(self.k_proj, hidden_states), self.k_norm, position_embeddings)
         value = split_heads(self.clip(project(self.v_proj, hidden_states)), self.head_dim)
         if past_key_values is not None:
+            query = placed_query(past_key_values, query, self.layer_idx)
             key, value = past_key_values.update(key, value, self.layer_idx)
         out, weights = attention_function(self.config._attn_implementation)(
             self,

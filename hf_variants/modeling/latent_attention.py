@@ -20,6 +20,7 @@ from .null_modules import Identity
 from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
 from .products import project
+from .start_window_cache import placed_query
 
 
 class VariantsLatentAttention(nn.Module):
@@ -80,6 +81,7 @@ class VariantsLatentAttention(nn.Module):
         q_nope, q_rope = self._queries(hidden_states, position_embeddings, query_scale)
         latent, k_rope = self._latents(hidden_states, position_embeddings)
         if past_key_values is not None:
+            q_rope = placed_query(past_key_values, q_rope, self.layer_idx)
             latent, k_rope = past_key_values.update(latent, k_rope, self.layer_idx)
         cached = past_key_values is not None
         out, weights = self._attend(q_nope, q_rope, latent, k_rope, attention_mask, alibi, cached)
@@ -136,7 +138,7 @@ class VariantsLatentAttention(nn.Module):
         to_key, to_value = expand.split([self.nope, self.v_head_dim], dim=1)
         q_latent = (self.k_norm.weigh_nope(q_nope) @ to_key).reshape(batch, heads * q_len, self.rank)
         scores = q_latent @ latent[:, 0].transpose(1, 2)
-        scores = scores + q_rope.reshape(batch, heads * q_len, self.rope) @ k_rope[:, 0].transpose(1, 2)
+        scores = scores + q_rope.reshape(batch, heads * q_len, -1) @ k_rope[:, 0].transpose(1, 2)
         scores = scores.view(batch, heads, q_len, -1).float() * self.scaling
         weights = attention_weights(scores, causal_mask(self, q_nope, latent, mask), terms).to(latent.dtype)
         out = (weights.view(batch, heads * q_len, -1) @ latent[:, 0]).view(batch, heads, q_len, self.rank)

@@ -25,6 +25,7 @@ from .packed_attention import packed_rows
 from .pooling import PooledModelOutput, VariantsPooler, mean_of_tokens, real_tokens
 from .positions import POSITIONS, SPREADS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
 from .sequence import SequenceReader
+from .start_window_cache import counts_own_places
 from .token_types import build_token_types
 from .variants_base import VariantsPreTrainedModel
 
@@ -128,8 +129,8 @@ class VariantsModel(VariantsPreTrainedModel):
             token_type_ids: [B, T]; zeros when absent. Only zeros where there is no table of types.
             attention_mask: [B, tokens seen so far], 1 at real tokens; a 4D mask [B, 1, Q, K]; or one 4D mask per layer type.
             position_ids: [B, T]; counted over the real tokens when absent. Where they start again, a new document starts.
-            past_key_values: a transformers `Cache`; an `EncoderDecoderCache` also keeps what cross-attention makes of the
-                states.
+            past_key_values: a transformers `Cache`, or a `StartWindowCache` for text without end; an `EncoderDecoderCache` also
+                keeps what cross-attention makes of the states.
             encoder_hidden_states: [B, S, cross_attention_hidden_size], the states of another stack, with
                 `add_cross_attention=True`; a filled `EncoderDecoderCache` replaces them.
             encoder_attention_mask: [B, S], 1 at real states; or booleans [B, 1, T, S], which states each token sees.
@@ -153,6 +154,9 @@ class VariantsModel(VariantsPreTrainedModel):
         padding = attention_mask if two_dimensional else None
         given = attention_mask is not None and not two_dimensional
         sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)._replace(blocks=blocks)
+        own_places = counts_own_places(cache)
+        if own_places:
+            sequence = cache.enter(sequence, given)
         places = self.table_places(sequence, input_ids, position_ids)
         ready_made = attention_mask if given and sequence.inputs_embeds.shape[1] == q_len else None
         masks = self.masks_of(sequence, cache, ready_made)
@@ -178,6 +182,8 @@ class VariantsModel(VariantsPreTrainedModel):
                 past_key_values=cache,
                 use_cache=use_cache,
             )
+        if own_places:
+            cache.leave()
         hidden_states = self.norm(hidden_states)[:, -q_len:]
         if self.pooler is None:
             return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
@@ -243,6 +249,8 @@ class VariantsModel(VariantsPreTrainedModel):
             return ready_made
         if ready_made is not None:
             return dict.fromkeys(self.kinds, ready_made)
+        if counts_own_places(cache) and cache.overflows(sequence.inputs_embeds.shape[1]):
+            return dict.fromkeys(self.kinds, cache.mask(sequence.position_ids, getattr(self.embed_positions, "slopes", None)))
         if sees_everything(sequence, cache, self.plan[0].index, self.windows, self.config.is_causal):
             return dict.fromkeys(self.kinds)
         return {kind: self._mask(plan, sequence, cache) for kind, plan in self.kinds.items()}

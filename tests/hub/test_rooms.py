@@ -37,6 +37,7 @@ BELOW = {
     "diagnostics": {"modeling", "analysis", "report"},
     "scaling": {"analysis", "report"},
     "tokens": {"analysis", "report", "training"},
+    "studies": {"modeling", "analysis", "report", "evaluation", "training", "context", "ablation", "scaling"},
 }
 TOP = {"cli", "jobs", "__init__", "registration", "peft_support", "trl_support", "callbacks", "when_imported"}
 

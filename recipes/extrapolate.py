@@ -1,0 +1,15 @@
+"""Extrapolation study: the same function and the same keys as `hf-variants extrapolate`, as a script to start from.
+
+python recipes/extrapolate.py --config recipes/extrapolate.yaml
+"""
+
+import argparse
+
+from hf_variants.jobs import ExtrapolateSpec, extrapolate
+from hf_variants.training import load_spec
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="recipe (YAML)")
+    options, words = parser.parse_known_args()
+    extrapolate(load_spec(ExtrapolateSpec, options.config, words))
