@@ -129,8 +129,8 @@ class VariantsModel(VariantsPreTrainedModel):
             token_type_ids: [B, T]; zeros when absent. Only zeros where there is no table of types.
             attention_mask: [B, tokens seen so far], 1 at real tokens; a 4D mask [B, 1, Q, K]; or one 4D mask per layer type.
             position_ids: [B, T]; counted over the real tokens when absent. Where they start again, a new document starts.
-            past_key_values: a transformers `Cache`, or a `StartWindowCache` for text without end; an `EncoderDecoderCache` also
-                keeps what cross-attention makes of the states.
+            past_key_values: a transformers `Cache`, or a `StartWindowCache` for text without end; an `EncoderDecoderCache`
+                also keeps what cross-attention makes of the states.
             encoder_hidden_states: [B, S, cross_attention_hidden_size], the states of another stack, with
                 `add_cross_attention=True`; a filled `EncoderDecoderCache` replaces them.
             encoder_attention_mask: [B, S], 1 at real states; or booleans [B, 1, T, S], which states each token sees.

@@ -67,7 +67,7 @@ def check_extrapolation(spec, ablation):
         if limit != trained:
             raise ValueError(
                 f"variant {variant.name!r}: model.max_position_embeddings={limit} must be data.sequence_length={trained}: "
-                "what lies beyond the trained length is what is measured, and the rows of a longer learned table would hold noise"
+                "what lies beyond the trained length is measured, and the rows of a longer learned table would hold noise"
             )
     if lengths[-1] <= trained:
         raise ValueError(f"lengths={lengths} end within data.sequence_length={trained}; give at least one that is longer")
@@ -92,8 +92,8 @@ def check_documents(texts, length):
     if longest < length:
         raise ValueError(
             f"a held-out row has {length:,} tokens, the least common multiple of lengths, but the longest held-out document "
-            f"has {longest:,} bytes; hold out longer documents (data.eval_fraction, data.eval_source) or give lengths that divide "
-            "each other"
+            f"has {longest:,} bytes; hold out longer documents (data.eval_fraction, data.eval_source) or give lengths that "
+            "divide each other"
         )
 
 

@@ -7,7 +7,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 
 def plot_extrapolation(results, path):
-    """Write the figure; returns its path. Readings of one model share its colour; the bars and bands are intervals over seeds."""
+    """Write the figure; returns its path. Readings of one model share its colour; bands are intervals over seeds."""
     variants = list(dict.fromkeys(row["variant"] for row in results["rows"]))
     readings = list(dict.fromkeys(row["reading"] for row in results["rows"]))
 
