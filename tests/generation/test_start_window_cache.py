@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hf_variants import StartWindowCache
+from hf_variants.modeling.masks import Blocks
 from hf_variants.modeling.positions import alibi_slopes
 from tests.modeling.helpers import MIXERS, scaled_far
 from tests.variants import MLA, build, draw_ids, tiny
@@ -211,6 +212,8 @@ def test_what_it_refuses():
         model(ids, attention_mask=pads, past_key_values=new())
     with pytest.raises(ValueError, match="leave the 4D attention_mask out"):
         model(ids, attention_mask=window_mask(6, 3), past_key_values=new())
+    with pytest.raises(ValueError, match="blocks of tokens that see each other"):
+        model.model(ids, blocks=Blocks(torch.ones_like(ids), windowed=False), past_key_values=new())
     for positions in (torch.arange(6) + 1, torch.tensor([0, 1, 2, 0, 1, 2])):
         with pytest.raises(ValueError, match="position_ids must go on from the 0 tokens"):
             model(ids, position_ids=positions.unsqueeze(0), past_key_values=new())
@@ -220,6 +223,8 @@ def test_what_it_refuses():
         native(ids, past_key_values=new())
     with pytest.raises(ValueError, match="model_type='llama'.*serves decoders of the family"):
         StartWindowCache(native.config)
+    with pytest.raises(ValueError, match="add_cross_attention=True"):
+        StartWindowCache(tiny("gqa", add_cross_attention=True, cross_attention_hidden_size=20))
     with pytest.raises(ValueError, match="is_causal=False"):
         StartWindowCache(tiny("gqa", is_causal=False))
     with pytest.raises(ValueError, match="assisted"):
