@@ -37,6 +37,7 @@ _ELSEWHERE = {
     "VariantsImageEncoder": "modeling_image_encoder",
     "VariantsImageEncoderConfig": "configuration_image_encoder",
     "VariantsForImageTextToText": "modeling_variants_vision",
+    "VariantsProcessor": "processing_variants",
     "VariantsVisionConfig": "configuration_variants_vision",
     "VariantsVisionModel": "modeling_variants_vision",
 }
@@ -54,6 +55,7 @@ __all__ = [
     "VariantsImageEncoderConfig",
     "VariantsModel",
     "VariantsPreTrainedModel",
+    "VariantsProcessor",
     "VariantsVisionConfig",
     "VariantsVisionModel",
 ]

@@ -12,12 +12,17 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    AutoProcessor,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from .modeling import modeling_variants as models
 from .modeling.modeling_image_encoder import VariantsImageEncoder
-from .modeling.modeling_variants_vision import VariantsForImageTextToText, VariantsVisionModel
+from .modeling.modeling_variants_vision import VariantsForImageTextToText, VariantsVisionConfig, VariantsVisionModel
+from .modeling.processing_variants import VariantsProcessor
 from .modeling.variants_base import AFTER_SAVE
 from .quantize.loading import register_awq
 
@@ -45,6 +50,9 @@ def register():
     for auto_class, model_class in COMPOSITES:
         AutoConfig.register(model_class.config_class.model_type, model_class.config_class, exist_ok=True)
         auto_class.register(model_class.config_class, model_class, exist_ok=True)
+    AutoProcessor.register(VariantsVisionConfig, VariantsProcessor, exist_ok=True)
+    # the pipeline warns of a model class that this table does not name
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES["variants_vision"] = "VariantsForImageTextToText"
     register_awq()
     if write_card not in AFTER_SAVE:
         AFTER_SAVE.append(write_card)

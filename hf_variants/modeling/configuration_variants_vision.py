@@ -21,6 +21,7 @@ _AUTO_MAP = {
     "AutoConfig": "configuration_variants_vision.VariantsVisionConfig",
     "AutoModel": "modeling_variants_vision.VariantsVisionModel",
     "AutoModelForImageTextToText": "modeling_variants_vision.VariantsForImageTextToText",
+    "AutoProcessor": "processing_variants.VariantsProcessor",
 }
 
 

@@ -22,4 +22,5 @@ def _closure():
     """
     from .modeling_variants import VariantsModel  # noqa: F401
     from .modeling_variants_vision import VariantsVisionModel  # noqa: F401
+    from .processing_variants import VariantsProcessor  # noqa: F401
     from .vision_tower import VisionTower  # noqa: F401

@@ -20,6 +20,7 @@ _WHERE = {
     "PackedRows": "row_files",
     "pack": "packing",
     "collate_rows": "trainer",
+    "ImageTextCollator": "image_text",
     "VariantsTrainer": "trainer",
     "RunStopped": "errors",
     "ThroughputCallback": "callbacks",
