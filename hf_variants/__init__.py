@@ -40,6 +40,9 @@ _ELSEWHERE = {
     "VariantsProcessor": "processing_variants",
     "VariantsVisionConfig": "configuration_variants_vision",
     "VariantsVisionModel": "modeling_variants_vision",
+    "VariantsForSeq2SeqLM": "modeling_variants_seq2seq",
+    "VariantsSeq2SeqConfig": "configuration_variants_seq2seq",
+    "VariantsSeq2SeqModel": "modeling_variants_seq2seq",
 }
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "VariantsForImageTextToText",
     "VariantsForMaskedLM",
     "VariantsForQuestionAnswering",
+    "VariantsForSeq2SeqLM",
     "VariantsForSequenceClassification",
     "VariantsForTokenClassification",
     "VariantsImageEncoder",
@@ -56,6 +60,8 @@ __all__ = [
     "VariantsModel",
     "VariantsPreTrainedModel",
     "VariantsProcessor",
+    "VariantsSeq2SeqConfig",
+    "VariantsSeq2SeqModel",
     "VariantsVisionConfig",
     "VariantsVisionModel",
 ]
@@ -75,18 +81,22 @@ def _log_expert_numbers(trainer_module):
     add_default_callback(trainer_module)
 
 
-def _give_presets(configuration_variants):
+def _give_presets(family_config):
     from .presets import preset_keys
 
-    configuration_variants.PRESET_READERS[:] = [preset_keys]
+    family_config.PRESET_READERS[:] = [preset_keys]
 
 
 when_settled(
-    ("transformers.models.auto.configuration_auto", f"{__name__}.modeling.modeling_variants"),
+    (
+        "transformers.models.auto.configuration_auto",
+        f"{__name__}.modeling.modeling_variants",
+        f"{__name__}.modeling.modeling_variants_seq2seq",
+    ),
     ("transformers", __name__),
     register,
 )
-when_imported(f"{__name__}.modeling.configuration_variants", _give_presets)
+when_imported(f"{__name__}.modeling.family_config", _give_presets)
 when_imported("transformers.trainer", _log_expert_numbers)
 register_peft()
 register_trl()

@@ -91,6 +91,12 @@ def name_packed(peft_config, model):
         peft_config.target_modules = all_linear_names(model)
 
 
+def is_ours(model):
+    """Whether a model is of the family, of whatever class: remote code has copies of the classes."""
+    kind = str(getattr(getattr(model, "config", None), "model_type", None))
+    return kind == "variants" or kind.startswith("variants_")
+
+
 def _patch_tuner(tuners_utils):
     """Have peft's tuners translate the targets of this family before they inject an adapter. Safe to repeat."""
     tuner = tuners_utils.BaseTuner
@@ -100,7 +106,7 @@ def _patch_tuner(tuners_utils):
 
     @wraps(inject)
     def inject_adapter(self, model, adapter_name, *args, **kwargs):
-        if getattr(getattr(model, "config", None), "model_type", None) == "variants":
+        if is_ours(model):
             peft_config = self.peft_config[adapter_name]
             name_packed(peft_config, model)
             if hasattr(peft_config, "target_parameters"):
@@ -118,7 +124,7 @@ def _patch_tuner(tuners_utils):
         from .quantize.adapters import tell_config
 
         merged = merge(self, *args, **kwargs)
-        if getattr(getattr(merged, "config", None), "model_type", None) == "variants":
+        if is_ours(merged):
             tell_config(merged)
         return merged
 

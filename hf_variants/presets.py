@@ -38,11 +38,14 @@ def preset_keys(name):
 
 
 def load_preset(name, **overrides):
-    """`VariantsConfig.from_preset`: the config of a preset, keyword `overrides` replacing single keys.
+    """The config of a preset, of the class that its `model_type` names; keyword `overrides` replace single keys.
 
     Raises:
         ValueError: for an unknown name, naming the closest one, or for an override that the config refuses.
     """
     from hf_variants.modeling.configuration_variants import VariantsConfig
+    from hf_variants.modeling.configuration_variants_seq2seq import VariantsSeq2SeqConfig
 
-    return VariantsConfig.from_preset(name, **overrides)
+    kind = preset_keys(name).get("model_type", VariantsConfig.model_type)
+    classes = {config.model_type: config for config in (VariantsConfig, VariantsSeq2SeqConfig)}
+    return classes[kind].from_preset(name, **overrides)

@@ -10,6 +10,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoProcessor,
@@ -21,6 +22,7 @@ from transformers.models.auto.modeling_auto import (
 
 from .modeling import modeling_variants as models
 from .modeling.modeling_image_encoder import VariantsImageEncoder
+from .modeling.modeling_variants_seq2seq import VariantsForSeq2SeqLM, VariantsSeq2SeqModel
 from .modeling.modeling_variants_vision import VariantsForImageTextToText, VariantsVisionConfig, VariantsVisionModel
 from .modeling.processing_variants import VariantsProcessor
 from .modeling.variants_base import AFTER_SAVE
@@ -39,6 +41,8 @@ COMPOSITES = [
     (AutoModel, VariantsImageEncoder),
     (AutoModel, VariantsVisionModel),
     (AutoModelForImageTextToText, VariantsForImageTextToText),
+    (AutoModel, VariantsSeq2SeqModel),
+    (AutoModelForSeq2SeqLM, VariantsForSeq2SeqLM),
 ]
 
 

@@ -9,7 +9,13 @@
 
 import torch
 
-from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
+from hf_variants import (
+    VariantsConfig,
+    VariantsForCausalLM,
+    VariantsForMaskedLM,
+    VariantsForSeq2SeqLM,
+    VariantsSeq2SeqConfig,
+)
 
 # head_dim differs from hidden_size / heads, kv heads from heads, and no two sizes agree, so that a swapped axis shows.
 BASE = {
@@ -310,8 +316,26 @@ def tiny(name, **overrides):
     return VariantsConfig(**{**BASE, **{**TOGGLES, **ENCODERS}[name], **overrides})
 
 
+def tiny_pair(encoder="gqa", decoder="gqa", wider=None, **joined):
+    """An encoder-decoder of two toggles, the encoder of another width and depth; `joined` are keys of the whole.
+
+    wider: keys for both stacks.
+    """
+    smaller = {"hidden_size": 20, "num_hidden_layers": 1}
+    stacks = {}
+    for name, toggle, size in (("encoder", encoder, smaller), ("decoder", decoder, {"eos_token_id": 1})):
+        keys = {**BASE, **{**TOGGLES, **ENCODERS}[toggle], **size, **(wider or {})}
+        # lists per layer are cut to the depth
+        depth = keys["num_hidden_layers"]
+        per_layer = ("layer_types", "mlp_layer_types", "no_rope_layers")
+        stacks[name] = {key: value[:depth] if key in per_layer and value else value for key, value in keys.items()}
+    return VariantsSeq2SeqConfig(**{**stacks, "decoder_start_token_id": 0, **joined})
+
+
 def build(config, model_class=None, seed=0):
     """A randomised fp32 model of `config` in eval mode: a masked language model where the config is not causal."""
+    if model_class is None and config.is_encoder_decoder:
+        model_class = VariantsForSeq2SeqLM
     if model_class is None:
         model_class = VariantsForCausalLM if config.is_causal else VariantsForMaskedLM
     return randomise(model_class(config), seed).eval()

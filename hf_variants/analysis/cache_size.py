@@ -66,12 +66,14 @@ def cross_numbers_per_state(config):
 def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None):
     """Cache of `batch_size` rows of `length` tokens (None: `max_position_embeddings`), as `CacheSize`.
 
-    `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none. With cross-attention,
+    `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none; an
+    encoder-decoder has its decoder's. With cross-attention,
     `encoder_length` states (None: as many as tokens) are kept too, which does not grow with the tokens.
 
     Raises:
         ValueError: for a negative length, or a batch or dtype size that is not above zero.
     """
+    config = config.stacks[-1]
     length = config.max_position_embeddings if length is None else length
     states = (length if encoder_length is None else encoder_length) if config.add_cross_attention else 0
     for name, value, least in (("length", length, 0), ("batch_size", batch_size, 1), ("encoder_length", states, 0)):

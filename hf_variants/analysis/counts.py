@@ -51,7 +51,10 @@ class ParameterCounts:
     @property
     def non_embedding(self):
         """Total without the tables of tokens, positions and types (and so without a tied head)."""
-        return self.total - sum(self.parts.get(table, 0) for table in ("embedding", "positions", "token_types"))
+        tables = ("embedding", "positions", "token_types")
+        return self.total - sum(
+            size for part, size in self.parts.items() if part.removeprefix("encoder_").removeprefix("decoder_") in tables
+        )
 
 
 def linear_size(inputs, outputs, bias=False):
@@ -231,6 +234,7 @@ def _outer_sizes(config):
     return before, after
 
 
+STACK_NAMES = ("encoder", "decoder")
 PART_ORDER = (
     *("embedding", "positions", "token_types", "embedding_projection", "attention", "cross_attention"),
     *("dense_mlp", "router", "experts", "shared_experts", "norms", "head_transform", "lm_head"),
@@ -258,12 +262,27 @@ def _collect(config, experts):
 
 
 def count_parameters(config):
-    """Parameters of the language model of `config`, as `ParameterCounts`.
+    """Parameters of the language model of `config`, as `ParameterCounts`; an encoder-decoder's are by stack and part.
 
     How obtained: from the config's layer plan alone; the tests compare with the model's own tensors for every toggle.
     """
+    if len(config.stacks) > 1:
+        return _count_pair(config)
     parts = _collect(config, None)
     active = _collect(config, config.num_experts_per_tok)
     sparse = sum(plan.mlp == "sparse" for plan in config.layer_plan())
     buffers = sparse * config.num_experts if config.router_balance == "bias" else 0
+    return ParameterCounts(sum(parts.values()), sum(active.values()), parts, active, buffers)
+
+
+def _count_pair(config):
+    parts, active, buffers = {}, {}, config.vocab_size * config.final_logits_bias
+    for name, stack in zip(STACK_NAMES, config.stacks, strict=True):
+        counts = count_parameters(stack)
+        # the head stands on the decoder; a shared table is counted there
+        left_out = {"lm_head", "head_transform", *(("embedding",) if config.share_embeddings else ())}
+        left_out = left_out if name == "encoder" else set()
+        for found, kept in ((counts.parts, parts), (counts.active_parts, active)):
+            kept |= {f"{name}_{part}": size for part, size in found.items() if part not in left_out}
+        buffers += counts.buffers
     return ParameterCounts(sum(parts.values()), sum(active.values()), parts, active, buffers)

@@ -6,8 +6,8 @@ numbers; equal layers share one line.
 
 from io import StringIO
 
-from .cache_size import kv_cache_size
-from .counts import count_parameters
+from .cache_size import cross_numbers_per_state, kv_cache_size
+from .counts import STACK_NAMES, count_parameters
 from .diagram import diagram, layer_rows
 from .flops import flops_per_token
 from .layer_pattern import spans
@@ -52,7 +52,7 @@ def describe(config, length=None, dtype="bfloat16"):
     """Facts and costs of a config.
 
     Args:
-        config: a `VariantsConfig`.
+        config: a config of the family.
         length: tokens at which FLOPs and cache are counted; None takes `max_position_embeddings`.
         dtype: of weights and cache, a key of `DTYPE_BYTES`.
 
@@ -92,6 +92,7 @@ def describe(config, length=None, dtype="bfloat16"):
             "bytes": cache.bytes,
             "bytes_per_token": cache.per_token,
             "bytes_per_token_beyond_windows": cache.per_token_beyond,
+            "bytes_per_encoder_state": int(cross_numbers_per_state(config.stacks[-1]) * size),
             "share_of_multi_head": _share_of_multi_head(config, cache),
         },
         "by_length": costs_by_length(config, usual_lengths(config, length), dtype),
@@ -100,8 +101,9 @@ def describe(config, length=None, dtype="bfloat16"):
 
 def _share_of_multi_head(config, cache):
     """Cache bytes relative to full attention with one key and value per query head of the same widths."""
+    config = config.stacks[-1]
     width = config.num_attention_heads * (config.query_head_dim + config.value_head_dim)
-    full = width * config.num_hidden_layers * cache.length * cache.batch_size * cache.dtype_bytes
+    full = width * config.num_hidden_layers * (cache.length + cache.encoder_length) * cache.batch_size * cache.dtype_bytes
     return cache.bytes / full if full else 0.0
 
 
@@ -154,7 +156,28 @@ def _extras(config):
     return ", ".join(name for name, on in flags.items() if on) or "none"
 
 
+def by_stack(config, facts):
+    """{name: value} of `facts(stack)` for a config of one stack; of both, the names behind that of their stack."""
+    if len(config.stacks) == 1:
+        return facts(config)
+    named = zip(STACK_NAMES, config.stacks, strict=True)
+    return {f"{name} {fact}": value for name, stack in named for fact, value in facts(stack).items()}
+
+
 def _choices(config):
+    choices = by_stack(config, _choices_of_stack)
+    if len(config.stacks) > 1:
+        flags = {
+            "one token table": config.share_embeddings,
+            "tied head": config.tie_word_embeddings,
+            "constants on the logits": config.final_logits_bias,
+        }
+        start = config.decoder_start_token_id if config.decoder_start == "token" else "the last label"
+        choices["both"] = ", ".join([f"decoder starts with {start}", *(name for name, on in flags.items() if on)])
+    return choices
+
+
+def _choices_of_stack(config):
     return {
         "shape": f"{config.num_hidden_layers} layers, hidden {config.hidden_size}, vocabulary {config.vocab_size}",
         "context": f"{config.max_position_embeddings} tokens",
@@ -171,11 +194,17 @@ def _layer_words(plan):
     reach = plan.window or plan.chunk
     kind = plan.layer_type.replace("_attention", "") + (f" {reach}" if reach else "")
     rope = "no rotation" if plan.rope_key is None else "rotated"
-    return kind, plan.mlp, rope
+    return kind if plan.cross_width is None else f"{kind} and cross", plan.mlp, rope
 
 
 def _layer_kinds(config):
     """Kinds of layers in order of first use: [{"layers": "0-2", "count": 3, "attention": "full", ...}, ...]."""
+    if len(config.stacks) > 1:
+        return [
+            {**kind, "layers": f"{name} {kind['layers']}"}
+            for name, stack in zip(STACK_NAMES, config.stacks, strict=True)
+            for kind in _layer_kinds(stack)
+        ]
     kinds = {}
     for plan in config.layer_plan():
         kinds.setdefault(_layer_words(plan), []).append(plan.index)
@@ -241,10 +270,15 @@ def _choice_table(facts, title):
     return table
 
 
-def _drawing(config):
+def _drawing(config, head=True):
     from rich.table import Table
     from rich.text import Text
 
+    if len(config.stacks) > 1:
+        drawn = []
+        for name, stack in zip(STACK_NAMES, config.stacks, strict=True):
+            drawn += [Text(f"\n{name}", style="bold"), *_drawing(stack, head=name == "decoder")]
+        return tuple(drawn)
     positions = None if config.position_embedding_type == "rope" else config.position_embedding_type
 
     def words(plan):
@@ -257,7 +291,7 @@ def _drawing(config):
     equations, feed_forward = list(layer_rows(config))[:2], list(layer_rows(config))[2:]
     for name, what in (*equations, ("attention", _attention_words(config)), *feed_forward):
         rows.add_row(name, what)
-    return Text("\n".join(["", *diagram(config, words), ""])), rows
+    return Text("\n".join(["", *diagram(config, words, head), ""])), rows
 
 
 def _count_table(facts):
@@ -269,7 +303,7 @@ def _count_table(facts):
         table.add_column(name, justify="left" if name == "parameters" else "right", no_wrap=True)
     for row in _parameter_rows(facts):
         table.add_row(*row)
-    buffers = f" Beside them {parameters['buffers']:,} values of the selection bias." if parameters["buffers"] else ""
+    buffers = f" Beside them {parameters['buffers']:,} values that no gradient changes." if parameters["buffers"] else ""
     active = parameters["active"] / parameters["total"]
     table.caption = f"{human_bytes(parameters['bytes'])} as {dtype}, {active:.1%} active per token.{buffers}"
     return table
@@ -298,7 +332,9 @@ def _cache_words(cache):
     beyond = cache["bytes_per_token_beyond_windows"]
     past = "" if beyond == cache["bytes_per_token"] else f", {beyond:,} once every window is full"
     share = f"at {cache['length']:,} tokens {cache['share_of_multi_head']:.1%} of full multi-head attention"
-    return f"KV bytes per token: {cache['bytes_per_token']:,}{past}; {share}."
+    across = cache["bytes_per_encoder_state"]
+    states = f", and {across:,} per state of the encoder, of which there are as many here" if across else ""
+    return f"KV bytes per token: {cache['bytes_per_token']:,}{past}{states}; {share}."
 
 
 def describe_table(config, length=None, dtype="bfloat16", title=None, families=False):

@@ -16,14 +16,25 @@ EQUATIONS = {
     "parallel": ("n = norm(x)", "y = x + attention(n) + mlp(n)"),
     "parallel_two_norms": ("y = x + attention(norm(x)) + mlp(norm(x))", "(each with a norm of its own)"),
 }
+# What cross-attention adds to it, with `states` of the other stack.
+CROSS_EQUATIONS = {
+    "pre": "; h += cross(norm(h), states)",
+    "pre_normed_residual": "; h = c + cross(c, states), c = norm(h)",
+    "post": "; h += norm(cross(h, states))",
+    "post_ln": "; h = norm(h + cross(h, states))",
+    "sandwich": "; h += norm(cross(norm(h), states))",
+    "parallel": "; x += cross(norm(x), states) beside both",
+    "parallel_two_norms": "; x += cross(norm(x), states) beside both",
+}
 
 
-def diagram(config, kind_of):
+def diagram(config, kind_of, head=True):
     """The stack as lines of text.
 
     Args:
         config: a `VariantsConfig`.
         kind_of: function of a `LayerPlan` to the words for its layer; equal words are drawn as one.
+        head: whether a language-model head stands on the stack; else it ends with its states.
     """
     lines = ["token ids"]
     for name, words in _before(config):
@@ -35,7 +46,11 @@ def diagram(config, kind_of):
         for count, words in runs:
             layers = f"{count} layer" + ("s" if count > 1 else "")
             lines.append(f"  |{'    ' if repeated else '  '}{layers:<12}{words}")
-    for name, words in _after(config):
+    if config.final_norm:
+        lines += ["  |", f"{'norm':<16}{config.norm_type}"]
+    if not head:
+        return lines + ["  |", "states"]
+    for name, words in _head(config):
         lines += ["  |", f"{name:<16}{words}"]
     return lines + ["  |", "logits" if config.final_logit_softcapping is None else _capped(config)]
 
@@ -57,9 +72,7 @@ def _before(config):
         yield "projection", f"{width:,} -> {config.hidden_size:,}"
 
 
-def _after(config):
-    if config.final_norm:
-        yield "norm", config.norm_type
+def _head(config):
     if config.lm_head_act is not None:
         yield "head transform", f"norm({config.lm_head_act}(dense)), {config.hidden_size:,} -> {config.embedding_size:,}"
     width = config.hidden_size if config.lm_head_act is None else config.embedding_size
@@ -75,6 +88,8 @@ def _capped(config):
 def layer_rows(config):
     """(name, words) of what one layer computes: the equations of its topology, and the feed-forward of each kind."""
     first, second = EQUATIONS[config.norm_placement]
+    if config.add_cross_attention:
+        first = first + CROSS_EQUATIONS[config.norm_placement]
     yield "layer", first
     yield "", second + ("" if config.residual_multiplier == 1 else f" (branches times {config.residual_multiplier:g})")
     kinds = dict.fromkeys(config.mlp_layer_types)

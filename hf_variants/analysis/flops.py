@@ -97,6 +97,8 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
     The backward pass costs twice as much again. The usual 2 * (active parameters) leaves out the attention term and
     counts the embedding lookup as a product.
 
+    Of an encoder-decoder, a prefill has the encoder's states shared among the tokens too, and decoding has none of them.
+
     Args:
         mode: `prefill`, the mean over the tokens of one full forward; `decode`, the last token against a cache.
         pairs: a key of `PAIRS`.
@@ -113,6 +115,8 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
             raise ValueError(f"{name}={value!r} is unknown; choose from {list(known)}")
     absorbed = mode == "decode" if latent is None else latent == "absorbed"
     states = length if encoder_length is None else encoder_length
+    if len(config.stacks) > 1:
+        return _flops_of_pair(config, length, mode, pairs, latent, states)
     parts = {"attention_scores": 0.0}
     per_pair = score_flops_per_pair(config, absorbed)
     for plan, times in distinct_layers(config):
@@ -131,6 +135,16 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
     parts["head_transform"] = _products(transform_size(config))
     parts["lm_head"] = _products(lm_head_size(config))
     parts = {part: flops for part, flops in parts.items() if flops}
+    return FlopCounts(sum(parts.values()), length, mode, parts)
+
+
+def _flops_of_pair(config, length, mode, pairs, latent, states):
+    decoder = flops_per_token(config.decoder, length, mode, pairs, latent, states)
+    parts = {f"decoder_{part}": flops for part, flops in decoder.parts.items()}
+    if mode == "prefill" and states:
+        encoder = flops_per_token(config.encoder, states, mode, pairs, latent).parts
+        kept = {part: flops for part, flops in encoder.items() if part not in ("lm_head", "head_transform")}
+        parts = {**{f"encoder_{part}": flops * states / length for part, flops in kept.items()}, **parts}
     return FlopCounts(sum(parts.values()), length, mode, parts)
 
 

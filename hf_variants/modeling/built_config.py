@@ -5,7 +5,7 @@ a warning that names the fields; so what is loaded again computes what was train
 """
 
 import copy
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from transformers.utils import logging
 
@@ -37,6 +37,16 @@ def without_effect(changed, what_to_do):
         f"these fields of model.config were changed after the model was built, which changes nothing in it: {listed}. "
         f"{what_to_do}"
     )
+
+
+@contextmanager
+def all_as_built(model):
+    """Within it every config of `model` and of its stacks holds what it was built from; see `as_built`."""
+    configs = {id(part.config): part for part in model.modules() if hasattr(part, "built_fields")}
+    with ExitStack() as stack:
+        for part in configs.values():
+            stack.enter_context(as_built(part.config, part.built_fields))
+        yield
 
 
 @contextmanager

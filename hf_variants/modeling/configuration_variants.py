@@ -4,21 +4,14 @@ Notable here: keys are transformers' own wherever they exist; a misspelt key is 
 so that `config.json` says everything; `layer_plan()` turns the config into one record per layer.
 """
 
-from dataclasses import fields
-from typing import ClassVar, get_origin
+from typing import ClassVar
 
-from transformers.configuration_utils import PreTrainedConfig
-from transformers.utils import logging
-
-from .config_checks import LIBRARY_KEYS, check_activation, check_choice, check_per_layer, check_types, generation_keys
+from .config_checks import check_activation, check_choice, check_per_layer, check_types
 from .config_rules import check_rules
+from .family_config import FamilyConfig
 from .layer_plan import resolve_layer_plan, rope_key_of
 from .parallel_plans import EXPERT_PARALLEL, PIPELINE_PARALLEL, tensor_parallel_plan
-from .room import copy_room
 from .rope_parameters import check_rope_parameters, standard_rope_parameters
-from .vocabulary import nearest
-
-logger = logging.get_logger(__name__)
 
 _AUTO_MAP = {
     "AutoConfig": "configuration_variants.VariantsConfig",
@@ -30,12 +23,8 @@ _AUTO_MAP = {
     "AutoModelForQuestionAnswering": "modeling_variants.VariantsForQuestionAnswering",
 }
 
-# What reads a preset's keys by its name: put here by the package that ships them, so that a copy of this folder that travelled
-# with a checkpoint needs nothing from there.
-PRESET_READERS = []
 
-
-class VariantsConfig(PreTrainedConfig):
+class VariantsConfig(FamilyConfig):
     r"""Config of a decoder (or, with `is_causal=False`, an encoder) of the family.
 
     Every field is a keyword; the choices of the string fields stand in `vocabulary.CHOICES` with their sources.
@@ -237,7 +226,7 @@ class VariantsConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         legacy = {key: kwargs.pop(key) for key in ("rope_theta", "rope_scaling") if key in kwargs}
-        self._refuse_unknown(kwargs)
+        self.refuse_unknown(kwargs, "rope_theta", "rope_scaling")
         check_types(self, VariantsConfig.__annotations__)
         self._resolve_shape()
         self._resolve_layers()
@@ -248,31 +237,10 @@ class VariantsConfig(PreTrainedConfig):
         self.auto_map = {**_AUTO_MAP, **(getattr(self, "auto_map", None) or {})}
         self.check()
 
-    @classmethod
-    def from_preset(cls, name, **overrides):
-        """The config of a preset (`llama-3-8b`, `tiny/mla`, ...; `hf_variants.presets.list_presets()` names them all).
-
-        Args:
-            name: file in model_configs/, without its ending.
-            overrides: single keys to replace.
-
-        Raises:
-            ValueError: for an unknown name, naming the closest; for an override that the config refuses; where the package
-                that ships the presets is not imported.
-        """
-        if not PRESET_READERS:
-            raise ValueError(
-                f"preset {name!r} cannot be read: presets come with the package hf_variants; install and import it"
-            )
-        return cls(**{**PRESET_READERS[0](name), **overrides})
-
     def check(self):
         """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""
         check_types(self, VariantsConfig.__annotations__)
-        for name in self.unknown_attributes():
-            # tools leave attributes of their own; one that is close to a key is a key that was meant
-            if meant := nearest(name, self.own_fields()):
-                raise ValueError(f"config.{name} is no key of {type(self).__name__}{meant}; remove it")
+        self.refuse_misspelt()
         for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
             check_choice(name, getattr(self, name))
         for name in ("router_balance", "norm_type", "norm_placement", "embedding_multiplier_scope", "embedding_projection"):
@@ -287,30 +255,6 @@ class VariantsConfig(PreTrainedConfig):
             check_activation(name, getattr(self, name))
         check_rope_parameters(self)
         check_rules(self)
-
-    def save_pretrained(self, save_directory, *args, **kwargs):
-        """As transformers', with the code that `auto_map` names beside it; attributes that could not be loaded stay out."""
-        unknown = {name: vars(self)[name] for name in self.unknown_attributes()}
-        for name in unknown:
-            logger.warning(
-                f"config.{name} is no key of {type(self).__name__}{nearest(name, self.own_fields())} and is not saved"
-            )
-            delattr(self, name)
-        try:
-            super().save_pretrained(save_directory, *args, **kwargs)
-        finally:
-            vars(self).update(unknown)
-        copy_room(__file__, save_directory)
-
-    def unknown_attributes(self):
-        """Names of public attributes that neither the family nor transformers knows, as a misspelt key leaves behind."""
-        known = {field.name for field in fields(self)} | LIBRARY_KEYS | generation_keys()
-        return [name for name in vars(self) if name not in known and not name.startswith("_")]
-
-    def _upload_modified_files(self, working_dir, *args, **kwargs):
-        # transformers uploads from within save_pretrained
-        copy_room(__file__, working_dir)
-        return super()._upload_modified_files(working_dir, *args, **kwargs)
 
     def validate(self):
         """Called by transformers before saving; its own RoPE checks warn about rules that it does not know."""
@@ -331,10 +275,10 @@ class VariantsConfig(PreTrainedConfig):
         return None
 
     # ---- what is derived ----
-    @staticmethod
-    def own_fields():
-        """Names of the fields that this family declares."""
-        return [name for name, annotation in VariantsConfig.__annotations__.items() if get_origin(annotation) is not ClassVar]
+    @property
+    def stacks(self):
+        """The configs of the stacks that a model of this config has: itself."""
+        return (self,)
 
     @property
     def has_experts(self):
@@ -399,15 +343,6 @@ class VariantsConfig(PreTrainedConfig):
         return resolve_layer_plan(self)
 
     # ---- resolution of what was left None ----
-    def _refuse_unknown(self, kwargs):
-        known = {field.name for field in fields(self)} | {"rope_theta", "rope_scaling"}
-        allowed = LIBRARY_KEYS | generation_keys()
-        for key in kwargs:
-            if key not in allowed and not key.startswith("_"):
-                raise ValueError(
-                    f"{type(self).__name__} has no key {key!r}{nearest(key, known)}. Known keys: {', '.join(sorted(known))}"
-                )
-
     def _resolve_shape(self):
         if self.attention_type in ("mha", "mqa"):
             heads = self.num_attention_heads if self.attention_type == "mha" else 1

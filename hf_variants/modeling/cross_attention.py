@@ -6,13 +6,15 @@ grouped or latent; the states have an order of their own, so no rotation, bias o
 `EncoderDecoderCache`. A query that sees no state gets zeros before the output projection, on every backend.
 """
 
+import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
+from transformers.utils.import_utils import is_tracing
 
 from .attention_scores import ScoreTerms, attention_function
 from .grouped_attention import VariantsAttention, split_heads
 from .latent_attention import VariantsLatentAttention
 from .layer_plan import cross_plan
-from .masks import needs_padding
+from .masks import documents_of, needs_padding
 from .products import project
 
 
@@ -38,6 +40,48 @@ def cross_mask(mask, batch, states):
     if mask is None or mask.dim() == 4:
         return mask
     return mask[:, None, None] if mask.dim() == 2 else mask.unsqueeze(1)
+
+
+def document_mask(states, mask, position_ids, own_positions, own_mask, past_key_values):
+    """`mask` [B, S], or which states each token may attend to [B, 1, T, S] where rows hold several documents.
+
+    Args:
+        states: [B, S, width]. mask: [B, S], 1 at real states, or None.
+        position_ids: of the states, [B or 1, S]; own_positions: of the tokens, [B or 1, T]; each may be None.
+        own_mask: [B, T], 1 at real tokens, or anything else, which is not looked at.
+        past_key_values: the cache of the tokens, or None.
+
+    Raises:
+        ValueError: where the two sides of a row hold different numbers of documents, or packed rows are decoded from a cache.
+    """
+    if (position_ids is None and own_positions is None) or is_tracing(states):
+        return mask
+    batch = states.shape[0]
+    theirs, real = _documents(position_ids, mask, batch, states.shape[1], states.device)
+    length = theirs.shape[1] if own_positions is None else own_positions.shape[-1]
+    own, shown = _documents(own_positions, own_mask, batch, length, states.device)
+    if not bool(theirs.any()) and not bool(own.any()):
+        return mask
+    if past_key_values is not None and past_key_values.get_seq_length() > 0:
+        raise ValueError(
+            "rows of several documents (position_ids that start again) cannot be decoded from a cache; unpack them"
+        )
+    counts = [(documents * visible).amax(dim=1) + 1 for documents, visible in ((theirs, real), (own, shown))]
+    if bool((counts[0] != counts[1]).any()):
+        row = int((counts[0] != counts[1]).nonzero()[0])
+        raise ValueError(
+            f"row {row} holds {int(counts[0][row])} documents in the encoder (position_ids) and {int(counts[1][row])} in the "
+            "decoder (decoder_position_ids); the n-th attends to the n-th, so give as many"
+        )
+    return ((own.unsqueeze(2) == theirs.unsqueeze(1)) & real.unsqueeze(1)).unsqueeze(1)
+
+
+def _documents(positions, mask, batch, length, device):
+    two_dimensional = isinstance(mask, torch.Tensor) and mask.dim() == 2
+    visible = mask.bool() if two_dimensional else torch.ones(batch, length, dtype=torch.bool, device=device)
+    if positions is None:
+        return torch.zeros(batch, length, dtype=torch.long, device=device), visible
+    return documents_of(positions.expand(batch, -1), visible), visible
 
 
 def recall(cache, layer_idx, states, make):

@@ -9,7 +9,11 @@ from transformers.generation import GenerationMixin
 
 
 class VariantsGenerationMixin(GenerationMixin):
-    """`generate` for a head whose stack is `self.model`."""
+    """`generate` for a head whose generating stack is `self.generator`: `self.model`, or the decoder of it."""
+
+    @property
+    def generator(self):
+        return self.model
 
     def create_masks_for_generate(self, *args, **kwargs):
         """Nothing yet: `prepare_inputs_for_generation` makes the masks, for it sees the positions of the whole row."""
@@ -32,9 +36,9 @@ class VariantsGenerationMixin(GenerationMixin):
         which a compiled one must not branch on.
         """
         fixed = past_key_values is not None and past_key_values.is_compileable
-        if fixed and self.model.reader.boundary is not None and not is_first_iteration:
+        if fixed and self.generator.reader.boundary is not None and not is_first_iteration:
             new = self.get_input_embeddings()(input_ids[:, -(next_sequence_length or 0) :])
-            row = self.model.reader.restart(new, attention_mask, position_ids, past_key_values)
+            row = self.generator.reader.restart(new, attention_mask, position_ids, past_key_values)
             if row is not None:
                 inputs_embeds, next_sequence_length, is_first_iteration = row, None, True
         inputs = super().prepare_inputs_for_generation(
@@ -50,9 +54,9 @@ class VariantsGenerationMixin(GenerationMixin):
         if fixed and (attention_mask is None or attention_mask.dim() == 2):
             tokens = inputs["input_ids"] if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"]
             shape = torch.empty((*tokens.shape[:2], 0), dtype=self.dtype, device=tokens.device)
-            sequence = self.model.reader.peek(shape, attention_mask, position_ids, past_key_values)
+            sequence = self.generator.reader.peek(shape, attention_mask, position_ids, past_key_values)
             sequence = self.mask_sequence(sequence, inputs)
-            inputs["attention_mask"] = self.model.masks_of(sequence, past_key_values)
+            inputs["attention_mask"] = self.generator.masks_of(sequence, past_key_values)
         return inputs
 
     def mask_sequence(self, sequence, inputs):
@@ -61,7 +65,7 @@ class VariantsGenerationMixin(GenerationMixin):
 
     def _get_candidate_generator(self, *args, **kwargs):
         generator = super()._get_candidate_generator(*args, **kwargs)
-        reader, model_kwargs = self.model.reader, kwargs["model_kwargs"]
+        reader, model_kwargs = self.generator.reader, kwargs["model_kwargs"]
         if reader.follows_length:
             mask, cache = model_kwargs.get("attention_mask"), model_kwargs["past_key_values"]
             pads = 0 if mask is None else int((mask == 0).sum())

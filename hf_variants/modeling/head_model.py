@@ -12,6 +12,53 @@ from .variants_model import VariantsModel
 logger = logging.get_logger(__name__)
 
 
+def router_coefs_of(config):
+    """{term: coefficient} of the router losses that training a stack of `config` adds."""
+    coefs = {"aux_loss": config.router_aux_loss_coef, "z_loss": config.router_z_loss_coef}
+    return {name: coef for name, coef in coefs.items() if coef and config.has_experts}
+
+
+def stack_terms(stack, config, coefs, router_logits, attention_mask):
+    """Unweighted router losses {term: scalar} of one stack in one batch, for the terms of `coefs`.
+
+    Args:
+        stack: the modules among which the routers are. config: the `VariantsConfig` of the stack.
+        router_logits: one [tokens, experts] tensor per sparse layer.
+        attention_mask: [B, tokens seen], 0 at pads, which count for nothing; or None.
+
+    Raises:
+        ValueError: where no gradient leads from the logits to the routers.
+    """
+    if torch.is_grad_enabled() and _lost_gradient(stack, router_logits):
+        raise ValueError(
+            "activation checkpointing with use_reentrant=True runs the layers without gradients first, so that the router "
+            f"losses {list(coefs)} would train nothing; set use_reentrant=False"
+        )
+    mask = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
+    if mask is not None:
+        length = router_logits[0].shape[0] // mask.shape[0]
+        mask = mask[:, -length:]
+    terms = {}
+    if "aux_loss" in coefs:
+        terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
+    if "z_loss" in coefs:
+        terms["z_loss"] = router_z_loss(router_logits, mask)
+    return terms
+
+
+def _lost_gradient(stack, router_logits):
+    """Whether routers are trained, but no gradient leads from their logits to them."""
+    trained = any(module.gate.weight.requires_grad for module in stack.modules() if isinstance(module, VariantsSparseMLP))
+    return trained and not any(logits.requires_grad for logits in router_logits)
+
+
+def add_weighted(loss, terms, coefs, share):
+    """loss + the terms, each times its coefficient and this batch's share of the optimizer step."""
+    for name, value in terms.items():
+        loss = loss + coefs[name] * share * value.to(loss.device)
+    return loss
+
+
 class VariantsHeadModel(VariantsPreTrainedModel):
     """A stack with a head: runs the stack, and adds the routers' terms to a training loss.
 
@@ -21,9 +68,7 @@ class VariantsHeadModel(VariantsPreTrainedModel):
     def __init__(self, config, add_pooling_layer=False):
         super().__init__(config)
         self.model = self.build_stack(config, add_pooling_layer)
-        text = self.text_config
-        coefs = {"aux_loss": text.router_aux_loss_coef, "z_loss": text.router_z_loss_coef}
-        self.router_coefs = {name: coef for name, coef in coefs.items() if coef and text.has_experts}
+        self.router_coefs = router_coefs_of(self.text_config)
         self.router_sums = {}
 
     @property
@@ -52,33 +97,10 @@ class VariantsHeadModel(VariantsPreTrainedModel):
         """Unweighted balance and z-loss of this batch, pads left out, for the coefficients in use."""
         if not (self.training and self.router_coefs and router_logits):
             return {}
-        if torch.is_grad_enabled() and self._lost_gradient(router_logits):
-            raise ValueError(
-                "activation checkpointing with use_reentrant=True runs the layers without gradients first, so that the router "
-                f"losses {list(self.router_coefs)} would train nothing; set use_reentrant=False"
-            )
-        mask = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
-        if mask is not None:
-            length = router_logits[0].shape[0] // mask.shape[0]
-            mask = mask[:, -length:]
-        config, terms = self.text_config, {}
-        if "aux_loss" in self.router_coefs:
-            terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
-        if "z_loss" in self.router_coefs:
-            terms["z_loss"] = router_z_loss(router_logits, mask)
+        terms = stack_terms(self.model, self.text_config, self.router_coefs, router_logits, attention_mask)
         add_up(self.router_sums, terms)
         return terms
 
-    def _lost_gradient(self, router_logits):
-        """Whether routers are trained, but no gradient leads from their logits to them."""
-        trained = any(
-            module.gate.weight.requires_grad for module in self.model.modules() if isinstance(module, VariantsSparseMLP)
-        )
-        return trained and not any(logits.requires_grad for logits in router_logits)
-
     def add_terms(self, loss, terms, count, num_items_in_batch):
         """loss + the weighted terms, each scaled by this batch's share of the optimizer step."""
-        share = share_of_step(count, num_items_in_batch)
-        for name, value in terms.items():
-            loss = loss + self.router_coefs[name] * share * value.to(loss.device)
-        return loss
+        return add_weighted(loss, terms, self.router_coefs, share_of_step(count, num_items_in_batch))

@@ -44,12 +44,8 @@ class VariantsCausalLMOutput(ModelOutput):
     z_loss: torch.Tensor | None = None
 
 
-@dataclass
-class DeferredLogitsOutput(VariantsCausalLMOutput):
-    """The same where logits were not asked for: `.logits` and `["logits"]` compute them on first access.
-
-    A class of its own, for the compiler traces outputs only whose attributes are plain.
-    """
+class DeferredOutput:
+    """Mixed into an output where logits were not asked for: `.logits` and `["logits"]` compute them on first access."""
 
     def __getattribute__(self, name):
         value = super().__getattribute__(name)
@@ -65,6 +61,14 @@ class DeferredLogitsOutput(VariantsCausalLMOutput):
 
     def to_tuple(self):
         return tuple(self[key] for key in self.keys())
+
+
+@dataclass
+class DeferredLogitsOutput(DeferredOutput, VariantsCausalLMOutput):
+    """The output of language models where logits were not asked for.
+
+    A class of its own, for the compiler traces outputs only whose attributes are plain.
+    """
 
 
 def next_token_labels(labels):

@@ -5,27 +5,15 @@ however it is cut, and adds the routers' balance terms in training only; evaluat
 """
 
 import torch
-from torch import nn
 from transformers.cache_utils import Cache
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_variants import VariantsConfig
 from .decoding import VariantsGenerationMixin
-from .head_layers import build_transform
 from .head_model import VariantsHeadModel
-from .linear_cross_entropy import LinearCrossEntropy
-from .losses import (
-    IGNORE,
-    DeferredLogits,
-    DeferredLogitsOutput,
-    VariantsCausalLMOutput,
-    chunked_cross_entropy,
-    mean_over_step,
-    next_token_labels,
-)
-from .plain_linear import is_plain_linear
-from .products import project
+from .language_head import LanguageHead
+from .losses import DeferredLogits, DeferredLogitsOutput, VariantsCausalLMOutput, mean_over_step, next_token_labels
 from .task_heads import (
     VariantsForQuestionAnswering,
     VariantsForSequenceClassification,
@@ -35,24 +23,7 @@ from .variants_base import POOLER, TASK_PARTS, VariantsPreTrainedModel
 from .variants_model import VariantsModel
 
 
-def keep_positions(hidden_states, logits_to_keep):
-    """The hidden states [B, T, hidden] that logits are wanted of.
-
-    Args:
-        logits_to_keep: the last so many positions, 0 for all; or positions [n] of every row; or positions [B, n] of each
-            row; or a boolean [B, T], which gives the chosen ones of all rows as [chosen, hidden].
-    """
-    if isinstance(logits_to_keep, int):
-        return hidden_states[:, slice(-logits_to_keep, None) if logits_to_keep else slice(None)]
-    if logits_to_keep.dim() == 1:
-        return hidden_states[:, logits_to_keep]
-    if logits_to_keep.dtype == torch.bool:
-        return hidden_states[logits_to_keep]
-    rows = torch.arange(hidden_states.shape[0], device=hidden_states.device).unsqueeze(1)
-    return hidden_states[rows, logits_to_keep]
-
-
-class VariantsLanguageModel(VariantsHeadModel):
+class VariantsLanguageModel(LanguageHead, VariantsHeadModel):
     """Shared body of the causal and the masked language model: they differ in how labels meet positions."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -63,36 +34,18 @@ class VariantsLanguageModel(VariantsHeadModel):
 
     def __init__(self, config):
         super().__init__(config)
-        text = self.text_config
-        self.vocab_size = text.vocab_size
-        self.transform, width = build_transform(text)
-        self.lm_head = nn.Linear(width, text.vocab_size, bias=text.lm_head_bias)
+        self.build_head(self.text_config)
         self.post_init()
-
-    def head(self, hidden_states):
-        """Logits of transformed states, scaled and soft-capped (Gemma 2, arXiv:2408.00118 §2) as the config says."""
-        logits = project(self.lm_head, hidden_states)
-        if self.text_config.logits_scaling != 1:
-            logits = logits / self.text_config.logits_scaling
-        cap = self.text_config.final_logit_softcapping
-        return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def language_model(self, inputs, targets, logits_to_keep, skip_logits, num_items_in_batch):
         """Run stack, head and loss. targets: labels aligned with the positions, or None."""
         outputs = self.run(targets is not None, num_items_in_batch, inputs)
-        hidden_states = self.transform(outputs.last_hidden_state)
-        kept = keep_positions(hidden_states, logits_to_keep)
-        if skip_logits is None:
-            skip_logits = self.training and targets is not None
-        logits = DeferredLogits(kept, self.head) if skip_logits else self.head(kept)
+        logits, total, count = self.score(outputs.last_hidden_state, targets, logits_to_keep, skip_logits)
         loss, terms = None, self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
         if targets is not None:
-            whole = not skip_logits and kept.shape == hidden_states.shape
-            states, head = (logits, nn.Identity()) if whole else (hidden_states, self.head)
-            total, count = self.summed_loss(states, targets, head)
             loss = mean_over_step(total, count, num_items_in_batch)
             loss = self.add_terms(loss, terms, count, num_items_in_batch)
-        output = DeferredLogitsOutput if skip_logits else VariantsCausalLMOutput
+        output = DeferredLogitsOutput if isinstance(logits, DeferredLogits) else VariantsCausalLMOutput
         return output(
             loss=loss,
             logits=logits,
@@ -103,16 +56,6 @@ class VariantsLanguageModel(VariantsHeadModel):
             router_logits=outputs.router_logits if self._shows_router_logits(inputs) else None,
             **terms,
         )
-
-    def summed_loss(self, states, targets, head):
-        """Summed cross-entropy over the labelled tokens, and their number; fused with a head that is a plain linear layer."""
-        fused = head == self.head and torch.is_grad_enabled() and is_plain_linear(self.lm_head)
-        if not fused:
-            return chunked_cross_entropy(states, targets, head, self.text_config.vocab_size)
-        states, targets = states.flatten(0, -2), targets.flatten().to(states.device)
-        weights = (self.lm_head.weight, self.lm_head.bias)
-        options = (self.text_config.logits_scaling, self.text_config.final_logit_softcapping)
-        return LinearCrossEntropy.apply(states, *weights, targets, *options), (targets != IGNORE).sum()
 
     def _shows_router_logits(self, inputs):
         return inputs.get("output_router_logits", self.text_config.output_router_logits)

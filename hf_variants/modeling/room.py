@@ -21,6 +21,7 @@ def _closure():
     again must bring the models' files along, and one closure gives config and models the same copy of every class.
     """
     from .modeling_variants import VariantsModel  # noqa: F401
+    from .modeling_variants_seq2seq import VariantsSeq2SeqModel  # noqa: F401
     from .modeling_variants_vision import VariantsVisionModel  # noqa: F401
     from .processing_variants import VariantsProcessor  # noqa: F401
     from .vision_tower import VisionTower  # noqa: F401

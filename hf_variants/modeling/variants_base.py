@@ -1,7 +1,6 @@
 """What every model of the family shares: flags for transformers, initialisation, and loading that hides no missing weight."""
 
 import re
-from contextlib import ExitStack
 
 from torch import nn
 from transformers import initialization as init
@@ -10,7 +9,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from .attention_scores import ATTENTION_FUNCTIONS
 from .blocks import VariantsDecoderLayer
-from .built_config import as_built, built_fields, changed_fields
+from .built_config import all_as_built, built_fields, changed_fields
 from .configuration_variants import VariantsConfig
 from .cross_attention import CROSS_ATTENTIONS
 from .expert_loading import experts_split, forget_irreversible
@@ -106,10 +105,7 @@ class VariantsPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As transformers', and writes the files of this folder and whatever `AFTER_SAVE` adds beside the weights."""
         is_main_process = kwargs.get("is_main_process", args[0] if args else True)
-        with ExitStack() as restored:
-            for module in self.modules():
-                if hasattr(module, "built_fields"):
-                    restored.enter_context(as_built(module.config, module.built_fields))
+        with all_as_built(self):
             super().save_pretrained(save_directory, *args, **kwargs)
             if is_main_process:
                 self.complete_folder(save_directory)
@@ -123,7 +119,12 @@ class VariantsPreTrainedModel(PreTrainedModel):
 
     def changed_fields(self):
         """Fields of `config` set otherwise since the model was built, without effect on it: {name: (built, now)}."""
-        return changed_fields(self.built_fields, self.config)
+        changed = changed_fields(self.built_fields, self.config)
+        for name, part in self.named_modules():
+            if hasattr(part, "built_fields") and part.config is not self.config:
+                own = changed_fields(part.built_fields, part.config)
+                changed |= {f"{name.removeprefix('model.')}.{field}": values for field, values in own.items()}
+        return changed
 
     def complete_folder(self, directory, repo_id=None):
         """Write code and whatever `AFTER_SAVE` adds beside the weights; beside an adapter, which has no code, nothing."""
@@ -247,12 +248,13 @@ def refuse_tensor_parallel(cls, source, kwargs):
     if size <= 1:
         return
     config = kwargs.get("config")
-    if not hasattr(config, "num_key_value_heads"):
+    if not hasattr(config, "stacks"):
         rest = {
             key: value for key, value in kwargs.items() if key not in ("config", "distributed_config", "tp_plan", "tp_size")
         }
         config, _ = cls.config_class.from_pretrained(config or source, return_unused_kwargs=True, **rest)
-    check_tensor_parallel(config, size)
+    for stack in config.stacks:
+        check_tensor_parallel(stack, size)
 
 
 def _tensor_parallel_size(kwargs):

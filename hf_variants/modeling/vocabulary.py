@@ -111,6 +111,10 @@ CHOICES = {
         "sum": "The sum of the tables is projected to hidden_size, behind its norm and dropout (ELECTRA).",
         "tokens": "The token table alone is projected, without a bias, and so is the way back to the head (OPT 350M).",
     },
+    "decoder_start": {
+        "token": "Decoder inputs begin with `decoder_start_token_id`, the labels behind it (T5 2020, arXiv:1910.10683).",
+        "last_token": "The last label that is no pad stands first: the language's token (mBART 2020, arXiv:2001.08210).",
+    },
     "embedding_multiplier_scope": {
         "inputs_embeds": "Multiplies whatever enters the first layer, given embeddings too (Granite).",
         "input_ids": "Multiplies the looked-up rows only, the factor rounded to the weights' dtype (Gemma).",

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaske
 from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsForSequenceClassification
 from hf_variants.convert import config_from_native
 from hf_variants.convert.meaning import differences
-from hf_variants.modeling import configuration_variants
+from hf_variants.modeling import family_config
 from hf_variants.modeling.vocabulary import CHOICES
 from hf_variants.presets import list_presets, load_preset, preset_keys
 
@@ -60,7 +60,7 @@ def test_mistakes_of_presets_are_named(monkeypatch):
         load_preset("tiny/mlaa")
     with pytest.raises(ValueError, match="hidden_sizes"):
         load_preset("gpt2", hidden_sizes=1)
-    monkeypatch.setattr(configuration_variants, "PRESET_READERS", [])
+    monkeypatch.setattr(family_config, "PRESET_READERS", [])
     with pytest.raises(ValueError, match="install and import it"):
         VariantsConfig.from_preset("gpt2")
 

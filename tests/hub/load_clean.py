@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 def outputs(model, ids):
     """All tensors of one forward, side by side."""
     with torch.no_grad():
-        found = model(**{model.main_input_name: ids})
+        decoded = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        found = model(**{model.main_input_name: ids}, **decoded)
     names = ("logits", "last_hidden_state", "start_logits", "end_logits")
     return torch.cat([found[name].flatten() for name in names if name in found])
 

@@ -13,7 +13,7 @@ from tests.hub.clean import run_script
 from tests.hub.load_clean import outputs
 from tests.tokenizers_for_tests import HARD_TEXTS, byte_level_bpe, metaspace_bpe
 from tests.towers import own_config, pixels, randomise
-from tests.variants import TOGGLES, build, draw_ids, tiny
+from tests.variants import TOGGLES, build, draw_ids, tiny, tiny_pair
 
 HEADS = {
     "causal": (hf_variants.VariantsForCausalLM, "mla_qk_head", {}),
@@ -26,8 +26,14 @@ HEADS = {
 # whatever is no member of VariantsConfig's own Auto classes: model and input
 COMPOSITES = {
     "image_encoder": lambda: (randomise(hf_variants.VariantsImageEncoder(own_config())), pixels(2, 1, 8, 12)),
+    "seq2seq": lambda: (build(pair()), draw_ids(2, 21)),
+    "seq2seq_base": lambda: (build(pair(), hf_variants.VariantsSeq2SeqModel), draw_ids(2, 21)),
 }
 AUTO_NAME = {model_class: auto.__name__ for auto, model_class in AUTO_CLASSES.items()}
+
+
+def pair():
+    return tiny_pair("alternating", "mla_sliding", tie_word_embeddings=True, final_logits_bias=True)
 
 
 def room():
@@ -138,6 +144,10 @@ def test_auto_map_names_every_auto_class():
         auto.__name__: model_class.__name__ for auto, model_class in AUTO_CLASSES.items()
     }
     assert config.auto_map["AutoConfig"] == "configuration_variants.VariantsConfig"
+    joined = tiny_pair().auto_map
+    assert joined.pop("AutoConfig") == "configuration_variants_seq2seq.VariantsSeq2SeqConfig"
+    names = {"AutoModel": "VariantsSeq2SeqModel", "AutoModelForSeq2SeqLM": "VariantsForSeq2SeqLM"}
+    assert {name: value.split(".")[-1] for name, value in joined.items()} == names
 
 
 def test_saved_folder_holds_the_room(tmp_path):

@@ -11,6 +11,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 import hf_variants
 from hf_variants.modeling import configuration_image_encoder
 from hf_variants.modeling.configuration_variants import _AUTO_MAP
+from hf_variants.modeling.configuration_variants_seq2seq import _AUTO_MAP as _SEQ2SEQ_AUTO_MAP
 
 PACKAGE = Path(hf_variants.__file__).parent
 ROOM = PACKAGE / "modeling"
@@ -92,7 +93,11 @@ def test_transformers_finds_no_import_that_is_none(path):
     assert all((ROOM / f"{name}.py").is_file() for name in found)
 
 
-ENTRIES = {**_AUTO_MAP, **{f"image {name}": value for name, value in configuration_image_encoder._AUTO_MAP.items()}}
+ENTRIES = {
+    **_AUTO_MAP,
+    **{f"pair {name}": value for name, value in _SEQ2SEQ_AUTO_MAP.items()},
+    **{f"image {name}": value for name, value in configuration_image_encoder._AUTO_MAP.items()},
+}
 
 
 @pytest.mark.parametrize("entry", sorted({value.split(".")[0] for value in ENTRIES.values()}))
