@@ -43,12 +43,20 @@ def shift_right(labels, config):
         ids.masked_fill_(ids == IGNORE, config.pad_token_id)
     elif not is_tracing(ids) and bool((ids == IGNORE).any()):
         raise ValueError("labels hold -100, which decoder inputs have as the pad, but pad_token_id=None; set pad_token_id")
-    if config.decoder_start == "last_token":
-        last = (ids != config.pad_token_id).sum(dim=1, keepdim=True) - 1
-        start = ids.gather(1, last.clamp(min=0))
-    else:
-        start = torch.full_like(ids[:, :1], config.decoder_start_token_id)
-    return torch.cat((start, ids[:, :-1]), dim=1)
+    return torch.cat((DECODER_STARTS[config.decoder_start](ids, config), ids[:, :-1]), dim=1)
+
+
+def start_with_token(ids, config):
+    return torch.full_like(ids[:, :1], config.decoder_start_token_id)
+
+
+def start_with_last(ids, config):
+    last = (ids != config.pad_token_id).sum(dim=1, keepdim=True) - 1
+    return ids.gather(1, last.clamp(min=0))
+
+
+# decoder_start -> labels with pads [B, T] -> the first decoder inputs [B, 1]
+DECODER_STARTS = {"token": start_with_token, "last_token": start_with_last}
 
 
 def check_encoder_mask(attention_mask):

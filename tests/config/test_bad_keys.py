@@ -61,7 +61,9 @@ def test_a_wrong_type_names_the_right_one(field, value, expected):
     assert f"{field}={value!r}" in text and f"must be {expected}" in text
 
 
-@pytest.mark.parametrize("field", [name for name in CHOICES if name not in ("layer_types", "mlp_layer_types", "rope_type")])
+@pytest.mark.parametrize(
+    "field", [name for name in CHOICES if name not in ("layer_types", "mlp_layer_types", "rope_type", "decoder_start")]
+)
 def test_an_unknown_word_lists_the_choices(field):
     word = next(iter(CHOICES[field]))
     text = refusal(**{field: word + "x"})

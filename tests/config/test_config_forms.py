@@ -16,6 +16,7 @@ from hf_variants.modeling.feed_forward import FEED_FORWARDS
 from hf_variants.modeling.grouped_attention import QK_NORMS
 from hf_variants.modeling.head_layers import TASK_HEADS
 from hf_variants.modeling.latent_attention import LATENT_QK_NORMS
+from hf_variants.modeling.modeling_variants_seq2seq import DECODER_STARTS
 from hf_variants.modeling.norms import NORMS
 from hf_variants.modeling.output_gate import OUTPUT_GATES
 from hf_variants.modeling.pooling import POOLINGS
@@ -35,6 +36,7 @@ TABLES = {
     "attn_output_gate": OUTPUT_GATES,
     "task_head": TASK_HEADS,
     "classifier_pooling": POOLINGS,
+    "decoder_start": DECODER_STARTS,
 }
 
 
