@@ -19,6 +19,7 @@ _AUTO = {
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
     "base": "AutoModel",
+    "image_text_to_text": "AutoModelForImageTextToText",
 }
 
 

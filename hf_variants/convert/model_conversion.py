@@ -18,6 +18,15 @@ from hf_variants.convert.heads import (
 from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.skeletons import loaded_dtypes, skeleton, tied_names
+from hf_variants.convert.vision_conversion import OURS as VISION
+from hf_variants.convert.vision_conversion import (
+    is_vision_type,
+    vision_config_from_native,
+    vision_config_to_native,
+    vision_family,
+    vision_state_back,
+    vision_state_into,
+)
 from hf_variants.convert.weight_rules import apply_rules, check_state
 
 
@@ -48,6 +57,8 @@ def from_native(model_or_path, *, head=None, dtype=None, gguf_file=None, attn_im
     else:
         native, loaded = model_or_path, False
         _refuse_load_arguments(gguf_file, head, load_kwargs)
+    if is_vision_type(native.config.model_type):
+        return _vision_from_native(native, None if loaded else dtype, attn_implementation)
     found = known_family(native.config, "the model")
     head = head_of(type(native), native.config, found)
     refuse_unfit(native)
@@ -82,6 +93,8 @@ def to_native(model, family=None, *, attn_implementation=None):
     """
     from hf_variants.modeling.built_config import without_effect
 
+    if model.config.model_type == VISION:
+        return _vision_to_native(model, family, attn_implementation)
     refuse_foreign(model)
     refuse_unfit(model)
     if changed := model.changed_fields():
@@ -93,6 +106,42 @@ def to_native(model, family=None, *, attn_implementation=None):
     head = head_of_ours(type(model), found)
     state = apply_rules(found.rules(head), _state_without_tied_head(model, config), config, back=True)
     native = _build(native_class(native_config, head), native_config, state, attn_implementation)
+    _copy_generation_config(model, native)
+    return native
+
+
+def _vision_from_native(native, dtype, attn_implementation):
+    """As `from_native`, of a vision-language model."""
+    from hf_variants.modeling.modeling_variants_vision import VariantsForImageTextToText
+
+    found = vision_family(native.config.model_type)
+    refuse_unfit(native)
+    wanted = native_class(native.config, "image_text_to_text").__name__
+    if wanted not in [base.__name__ for base in type(native).__mro__]:
+        raise ValueError(f"{type(native).__name__} cannot be converted: {wanted} is needed")
+    config = vision_config_from_native(native.config)
+    config.tie_word_embeddings = is_tied(native)
+    state = vision_state_into(found, _state_without_tied_head(native, config), config)
+    state = _in_dtype(state, dtype, VariantsForImageTextToText, config)
+    model = _build(VariantsForImageTextToText, config, state, attn_implementation)
+    _copy_generation_config(native, model)
+    return model
+
+
+def _vision_to_native(model, family, attn_implementation):
+    """As `to_native`, of a vision-language model."""
+    from hf_variants.modeling.built_config import without_effect
+
+    refuse_unfit(model)
+    changed = {**model.changed_fields(), **model.model.language_model.changed_fields()}
+    if changed:
+        raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
+    config = copy.deepcopy(model.config)
+    config.tie_word_embeddings = is_tied(model)
+    native_config = vision_config_to_native(config, family)
+    found = vision_family(native_config.model_type)
+    state = vision_state_back(found, _state_without_tied_head(model, config), config, native_config)
+    native = _build(native_class(native_config, "image_text_to_text"), native_config, state, attn_implementation)
     _copy_generation_config(model, native)
     return native
 

@@ -5,6 +5,7 @@ from transformers.utils import logging
 from hf_variants.convert.heads import auto_class, head_of_config
 from hf_variants.convert.native_layout import harmless_names
 from hf_variants.convert.registry import find_family
+from hf_variants.convert.vision_conversion import is_vision_type, vision_family
 from hf_variants.modeling.variants_base import refuse_damaged
 
 # Arguments that both the config and the weights are fetched with.
@@ -27,8 +28,11 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         raise ValueError(
             f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository"
         ) from error
-    found = known_family(config, path)
-    head = head_of_config(config, found, head)
+    if is_vision_type(config.model_type):
+        found, head = vision_family(config.model_type), _only_head(head)
+    else:
+        found = known_family(config, path)
+        head = head_of_config(config, found, head)
     _refuse_toggles(config, load_kwargs)
     # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
     keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **source, **load_kwargs}
@@ -44,6 +48,12 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         # The weights are dense by now; a config that still calls them quantized would be refused by every saver.
         del model.config.quantization_config
     return model
+
+
+def _only_head(head):
+    if head not in (None, "image_text_to_text"):
+        raise ValueError(f"head={head!r} is no head of a vision-language model; leave it out, or say 'image_text_to_text'")
+    return "image_text_to_text"
 
 
 def known_family(config, what):
@@ -71,7 +81,7 @@ def _refuse_incomplete(path, model, info, found):
         if info.get(label):
             problems.append(f"{label.replace('_keys', '')}: {sorted(map(str, info[label]))[:8]}")
     extra = set(info.get("unexpected_keys") or ())
-    extra -= harmless_names(extra, model.config.num_hidden_layers)
+    extra -= harmless_names(extra, model.config.get_text_config().num_hidden_layers)
     of_others = [name for name in extra if found.is_of_a_head(name)]
     if of_others:
         logging.get_logger(__name__).warning(

@@ -10,6 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from hf_variants.convert.left_out import LEFT_OUT
+from hf_variants.convert.vision_families import VISION_FAMILIES, VISION_LEFT_OUT
 from hf_variants.convert.weight_rules import matches
 
 # Where a model could go to several families, the best known ones are tried first.
@@ -90,6 +91,13 @@ def find_family(model_type):
     """The family of a model type. Raises ValueError with the reason, or naming the nearest known ones."""
     if model_type in LEFT_OUT:
         raise ValueError(f"model_type={model_type!r} cannot be converted: no toggle means {LEFT_OUT[model_type]}")
+    if model_type in VISION_LEFT_OUT:
+        raise ValueError(f"model_type={model_type!r} cannot be converted: no toggle means {VISION_LEFT_OUT[model_type]}")
+    if model_type in VISION_FAMILIES:
+        raise ValueError(
+            f"model_type={model_type!r} is a vision-language model: hf_variants.convert.from_native(path) brings it in, "
+            "save_pretrained writes it"
+        )
     if model_type not in family_names():
         raise ValueError(
             f"model_type={model_type!r} cannot be converted{_nearest(model_type)}; known: {', '.join(family_names())}"
