@@ -67,10 +67,9 @@ def describe(config, length=None, dtype="bfloat16"):
     length = config.max_position_embeddings if length is None else length
     parameters = count_parameters(config)
     prefill, decode = (flops_per_token(config, length, mode) for mode in ("prefill", "decode"))
-    cache = kv_cache_size(config, length, dtype_bytes=size)
     return {
         "choices": _choices(config),
-        "layers": _layer_kinds(config),
+        "layers": layer_kinds(config),
         "parameters": {
             "total": parameters.total,
             "active": parameters.active,
@@ -86,16 +85,22 @@ def describe(config, length=None, dtype="bfloat16"):
             "decode_last_token": decode.total,
             "prefill_parts": prefill.parts,
         },
-        "kv_cache": {
-            "length": length,
-            "dtype": dtype,
-            "bytes": cache.bytes,
-            "bytes_per_token": cache.per_token,
-            "bytes_per_token_beyond_windows": cache.per_token_beyond,
-            "bytes_per_encoder_state": int(cross_numbers_per_state(config.stacks[-1]) * size),
-            "share_of_multi_head": _share_of_multi_head(config, cache),
-        },
+        "kv_cache": cache_facts(config, length, dtype),
         "by_length": costs_by_length(config, usual_lengths(config, length), dtype),
+    }
+
+
+def cache_facts(config, length, dtype="bfloat16"):
+    """The `kv_cache` of `describe`."""
+    cache = kv_cache_size(config, length, dtype_bytes=DTYPE_BYTES[dtype])
+    return {
+        "length": length,
+        "dtype": dtype,
+        "bytes": cache.bytes,
+        "bytes_per_token": cache.per_token,
+        "bytes_per_token_beyond_windows": cache.per_token_beyond,
+        "bytes_per_encoder_state": int(cross_numbers_per_state(config.stacks[-1]) * DTYPE_BYTES[dtype]),
+        "share_of_multi_head": _share_of_multi_head(config, cache),
     }
 
 
@@ -197,13 +202,13 @@ def _layer_words(plan):
     return kind if plan.cross_width is None else f"{kind} and cross", plan.mlp, rope
 
 
-def _layer_kinds(config):
+def layer_kinds(config):
     """Kinds of layers in order of first use: [{"layers": "0-2", "count": 3, "attention": "full", ...}, ...]."""
     if len(config.stacks) > 1:
         return [
             {**kind, "layers": f"{name} {kind['layers']}"}
             for name, stack in zip(STACK_NAMES, config.stacks, strict=True)
-            for kind in _layer_kinds(stack)
+            for kind in layer_kinds(stack)
         ]
     kinds = {}
     for plan in config.layer_plan():

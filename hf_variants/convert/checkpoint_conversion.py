@@ -1,7 +1,8 @@
 """`convert_checkpoint`: a checkpoint in, a proven checkpoint of the other kind out, or nothing.
 
-Notable here: weights are streamed, one shard in memory at a time; what was written is read back from its files and proven
-equal to the source before the folder gets its name. There is no switch to skip the proof.
+Notable here: weights are streamed, one tensor in memory at a time; what was written is read back from its files and proven
+equal to the source before the folder gets its name. There is no switch to skip the proof. The source is run for it while a
+second thread writes.
 """
 
 import copy
@@ -11,15 +12,16 @@ from pathlib import Path
 
 import torch
 
+from hf_variants.convert.beside import beside
 from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
 from hf_variants.convert.heads import native_class, our_class
 from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_card, keep_files
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
-from hf_variants.convert.proof import ProofError, prove
+from hf_variants.convert.proof import ProofError, prove, run_ahead
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.sides import OURS, Side, folder_side, is_path, memory_side
+from hf_variants.convert.sides import OURS, Side, folder_side, is_path, memory_side, read_config
 from hf_variants.convert.stages import Stage
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
 from hf_variants.convert.weight_files import shard_names, total_bytes, weight_files, write_shards
@@ -96,12 +98,15 @@ def convert_checkpoint(
         check_space(dst, total_bytes(files))
         with new_folder(dst) as partial:
             shard = _bytes_of(max_shard_size) or min(_SHARD, source.shard or _SHARD)
-            write_shards(files, partial, shard, lambda done, total: tell("writing weights", done, total))
-            kept, left = extras(partial)
-            _write_config(target, partial)
-            report = _proven(source, _written(target, partial, rules), rules, shard, tell)
+            with beside(lambda check: write_shards(files.again(), partial, shard, _writing(tell, check))) as writing:
+                kept, left = extras(partial)
+                _write_config(target, partial)
+                _write_code_and_card(target, partial, name)
+                ran = run_ahead(source, *_in_order(source, target), shard + _SPARE)
+                writing.result()
+            report = _proven(source, _written(target, partial), rules, shard, tell, ran)
             report |= {"source": name, "kept": kept, "left": [*left, *source.left]}
-            _finish(target, partial, report, name, dst)
+            _write_report(partial, report, name, dst)
     return report
 
 
@@ -159,17 +164,27 @@ def _target(source, family):
     return target.hold(Stage(steps, source.weights)), rules
 
 
-def _written(target, folder, rules):
+def _written(target, folder):
     """The target as its files hold it. Raises ProofError where they do not load as they were meant."""
     try:
-        written = folder_side(folder)
+        config = read_config(folder)
+        meant, found = as_plain_dict(_config_to_save(target)), as_plain_dict(config)
+        different = sorted(key for key in meant.keys() | found.keys() if meant.get(key) != found.get(key))
+        # of an equal config, the class builds the same
+        written = None if different else folder_side(folder, config=config, model=target.skeleton())
     except ValueError as error:
         raise ProofError(f"what was written does not load: {error}") from error
-    meant, found = as_plain_dict(_config_to_save(target)), as_plain_dict(written.config)
-    different = sorted(key for key in meant.keys() | found.keys() if meant.get(key) != found.get(key))
     if different or written.dtype != target.dtype:
         raise ProofError(f"the config that was written reads back with other values of {different or ['dtype']}")
     return written
+
+
+def _writing(tell, check):
+    def progress(done, total):
+        check()
+        tell("writing weights", done, total)
+
+    return progress
 
 
 def _refuse_other_config(source, target, recorded):
@@ -197,10 +212,14 @@ def _refuse_other_files(source, target, kept):
         raise ProofError(f"files that went along differ from the source's or are gone: {different}")
 
 
-def _proven(source, target, rules, shard, tell):
-    native, ours = (target, source) if source.is_ours else (source, target)
-    proof = prove(native, ours, rules, shard + _SPARE, tell)
+def _proven(source, target, rules, shard, tell, ran=None):
+    proof = prove(*_in_order(source, target), rules, shard + _SPARE, tell, ran)
     return make_report(source, target, proof)
+
+
+def _in_order(source, target):
+    """(the native side, ours)."""
+    return (target, source) if source.is_ours else (source, target)
 
 
 def _config_to_save(target):
@@ -216,13 +235,16 @@ def _write_config(target, folder):
     _config_to_save(target).save_pretrained(folder)
 
 
-def _finish(target, folder, report, name, dst):
-    """Code, card and report; the source is recorded as seen from `dst`, for nobody else's machine has its path."""
+def _write_code_and_card(target, folder, name):
     if target.is_ours:
         model = target.skeleton()
         model.config.architectures = [target.cls.__name__]
         model.config._name_or_path = name["name"] if name["kind"] == "hub" else ""
         model.complete_folder(folder)
+
+
+def _write_report(folder, report, name, dst):
+    """Report, also in the card; the source is recorded as seen from `dst`, for nobody else's machine has its path."""
     if name["kind"] == "folder":
         report["source"] = {**name, "path": os.path.relpath(name["path"], Path(dst).absolute())}
     write_card_section(Path(folder) / CARD, report)

@@ -2,7 +2,8 @@
 
 Notable here: three comparisons, none of which holds a large model in memory. Every weight goes through the rules both ways and
 has to come back in every bit; both models run on the same tokens, in fp32 and layer by layer, and every hidden state and the
-logits are compared; where model and gradients fit in the memory allowed, one loss and every gradient too.
+logits are compared; where model and gradients fit in the memory allowed, one loss and every gradient too. Weights are compared
+in a second thread while the models run, and the model that was there before may have run already, while the other was written.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
+from hf_variants.convert.beside import beside
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.skeletons import filled, layers_of, streaming, tied_names
 from hf_variants.convert.stages import Stage, same_bits
@@ -19,6 +21,8 @@ from hf_variants.convert.weight_rules import apply_rules, plan_rules
 # What fp32 arithmetic in another order may differ by, relative to the largest value compared (at least 1).
 TOLERANCE = 1e-5
 _ROWS, _TOKENS = 2, 12
+# Of a model too large for gradients, which is run for its toggles alone: its weights are compared by themselves.
+_FEWEST_ROWS, _FEWEST_TOKENS = 1, 8
 
 
 @dataclass
@@ -53,14 +57,15 @@ class ProofError(ValueError):
     """The two models differ; says where."""
 
 
-def prove(native, ours, rules, memory, progress=None):
+def prove(native, ours, rules, memory, progress=None, ran=None):
     """Compare two checkpoints.
 
     Args:
         native, ours: `sides.Side` of either, whose weights are read from where they will be used.
         rules: weight rules of the family.
         memory: bytes that the comparison of gradients may take.
-        progress: called as progress(what, done, total).
+        progress: called as progress(what, done, total), from two threads.
+        ran: what `run_ahead` gave for one of the sides.
 
     Returns:
         Proof.
@@ -69,51 +74,74 @@ def prove(native, ours, rules, memory, progress=None):
         ProofError: naming the first tensor, layer or output that differs, and by how much.
     """
     tell = progress or (lambda what, done, total: None)
-    found = Proof()
-    found.weights = _same_weights(native, ours, rules, tell)
-    family = find_family(native.config.model_type)
-    head, ids = native.head(family), _token_ids(ours.config)
+    found, head = Proof(), native.head(find_family(native.config.model_type))
+    found.gradients_left_out = _why_no_gradients(ours.weights, head, memory)
+    ids = _token_ids(ours.config, found.gradients_left_out)
     found.tokens = tuple(ids.shape)
-    needed = 4 * 4 * sum(tensor.numel() for tensor in ours.weights.meta.values())
-    if needed <= memory and head != "base":
-        models = [filled(side.fresh_skeleton(torch.float32), side.weights) for side in (native, ours)]
-        # the cross-entropy alone: natively a balance loss is taken over all layers at once, here of each layer
-        models[0].config.output_router_logits = False
-        tell("comparing layers", 0, 2)
-        runs = [_run(model, ids, head) for model in models]
-        _compare_runs(found, *runs)
-        tell("comparing layers", 2, 2)
+    with beside(lambda check: _same_weights(native, ours, rules, tell, check)) as weights:
+        if found.gradients_left_out is None:
+            models = [filled(side.fresh_skeleton(torch.float32), side.weights) for side in (native, ours)]
+            # the cross-entropy alone: natively a balance loss is taken over all layers at once, here of each layer
+            models[0].config.output_router_logits = False
+            runs = [_run(model, ids, head) for model in models]
+        else:
+            runs = []
+            for number, side in enumerate((native, ours)):
+                tell("comparing layers", number, 2)
+                known = ran is not None and ran[0].is_ours == side.is_ours
+                runs.append(ran[1] if known else _run_streaming(side, ids, head))
+        found.weights = weights.result()
+    _compare_runs(found, *runs)
+    tell("comparing layers", 2, 2)
+    if found.gradients_left_out is None:
         _compare_gradients(found, *models, ids, rules, head)
-    else:
-        room = f"they would take {needed / 2**30:.1f} GiB, {memory / 2**30:.1f} are allowed"
-        found.gradients_left_out = "the stack alone has no loss" if head == "base" else room
-        runs = []
-        for number, side in enumerate((native, ours)):
-            tell("comparing layers", number, 2)
-            # constants such as an embedding's scale have the dtype that the model was built in
-            empty = side.skeleton() if side.dtype == torch.float32 else side.fresh_skeleton(torch.float32)
-            with streaming(empty, side.weights) as model:
-                runs.append(_run(model, ids, head))
-        _compare_runs(found, *runs)
-        tell("comparing layers", 2, 2)
     return found
 
 
-def _same_weights(native, ours, rules, tell):
+def run_ahead(side, native, ours, memory):
+    """What `prove` would find `side` to compute, or None where it compares gradients, for which it needs both models whole.
+
+    Args:
+        side: the one of `native` and `ours` whose weights are there already.
+        memory: as in `prove`.
+    """
+    head = native.head(find_family(native.config.model_type))
+    left_out = _why_no_gradients(ours.weights, head, memory)
+    return None if left_out is None else (side, _run_streaming(side, _token_ids(ours.config, left_out), head))
+
+
+def _why_no_gradients(weights, head, memory):
+    """Why gradients are not compared, or None."""
+    if head == "base":
+        return "the stack alone has no loss"
+    needed = 4 * 4 * sum(tensor.numel() for tensor in weights.meta.values())
+    return None if needed <= memory else f"they would take {needed / 2**30:.1f} GiB, {memory / 2**30:.1f} are allowed"
+
+
+def _run_streaming(side, ids, head):
+    # constants such as an embedding's scale have the dtype that the model was built in
+    empty = side.skeleton() if side.dtype == torch.float32 else side.fresh_skeleton(torch.float32)
+    with streaming(empty, side.weights) as model:
+        return _run(model, ids, head)
+
+
+def _same_weights(native, ours, rules, tell, check):
     """Each side's weights, taken through the rules, are the other side's. Returns how many tensors were compared."""
-    plans = [(native, ours, False), (ours, native, True)]
-    stages = [Stage(plan_rules(rules, source.weights, ours.config, back), source.weights) for source, _, back in plans]
+    native_weights, our_weights = native.weights.again(), ours.weights.again()
+    plans = [(native_weights, our_weights, False), (our_weights, native_weights, True)]
+    stages = [Stage(plan_rules(rules, source, ours.config, back), source) for source, _, back in plans]
     for made, (_, target, _) in zip(stages, plans, strict=True):
-        if made.meta.keys() != target.weights.meta.keys():
-            different = sorted(made.meta.keys() ^ target.weights.meta.keys())
+        if made.meta.keys() != target.meta.keys():
+            different = sorted(made.meta.keys() ^ target.meta.keys())
             raise ProofError(f"{len(different)} tensors have no counterpart: {different[:8]}")
     # a tensor that is only renamed is its own way back
     wanted = [list(stages[0]), [name for name in stages[1] if not stages[1].only_renamed(name)]]
     done, total = 0, sum(byte_size(made.meta[name]) for made, names in zip(stages, wanted, strict=True) for name in names)
     for made, names, (_, target, back) in zip(stages, wanted, plans, strict=True):
         for name in names:
+            check()
             # a selection bias that ours keeps in fp32 and some native classes do not
-            if not same_bits(made[name].to(target.weights.meta[name].dtype), target.weights[name]):
+            if not same_bits(made[name].to(target.meta[name].dtype), target[name]):
                 where = "ours to native" if back else "native to ours"
                 raise ProofError(f"{name} is not bitwise equal to what the rules make of the other side ({where})")
             done += byte_size(made.meta[name])
@@ -121,10 +149,11 @@ def _same_weights(native, ours, rules, tell):
     return len(native.weights) + len(ours.weights)
 
 
-def _token_ids(config):
+def _token_ids(config, gradients_left_out):
     generator = torch.Generator().manual_seed(0)
-    length = min(_TOKENS, config.max_position_embeddings or _TOKENS)
-    return torch.randint(0, config.vocab_size, (_ROWS, length), generator=generator)
+    rows, tokens = (_ROWS, _TOKENS) if gradients_left_out is None else (_FEWEST_ROWS, _FEWEST_TOKENS)
+    length = min(tokens, config.max_position_embeddings or tokens)
+    return torch.randint(0, config.vocab_size, (rows, length), generator=generator)
 
 
 def _inputs(ids, head):

@@ -73,17 +73,22 @@ class Side:
         return self
 
 
-def folder_side(folder, dtype=None):
+def folder_side(folder, dtype=None, config=None, model=None):
     """The `Side` in a folder of safetensors files.
+
+    Args:
+        config: what `read_config(folder)` gave, and `model` a skeleton built of an equal one in the same dtype, where they are
+            known already.
 
     Raises:
         ValueError: unknown or quantized model; weights that are damaged, missing, left over or mis-shaped; a tie flag that
             contradicts the weights; a dtype in the config that would round them, where `dtype` asks for none.
     """
     folder = Path(folder)
-    config = read_config(folder)
+    config = read_config(folder) if config is None else config
     tensors = FolderTensors(folder)
     side = Side(class_of(config), config, _main_dtype(dtype, config, tensors), folder=folder, shard=tensors.largest_file())
+    side.model = model
     model = _built(side, folder)
     steps, homeless = load_steps(tensors.meta, model)
     left = harmless_names(homeless, config.num_hidden_layers)

@@ -74,11 +74,13 @@ def streaming(model, weights):
     Args:
         weights: LazyTensors by the names of the model.
     """
-    source = tied_names(model, model.config)
     handles = []
-    for prefix, module, recurse in _blocks(model):
-        fill, empty = _filler(prefix, module, weights, source, recurse)
+    for module, places in _blocks(model, weights):
+        fill, empty = _filler(places, weights)
         handles += [module.register_forward_pre_hook(fill), module.register_forward_hook(empty)]
+        if module is model.get_input_embeddings():
+            # Llama 4 asks where the table lies before it is used
+            fill(module, ())
     try:
         yield model
     finally:
@@ -86,57 +88,54 @@ def streaming(model, weights):
             handle.remove()
 
 
-def _blocks(model):
-    """(prefix, module, whether with what it contains) of each layer, and of everything outside the layers."""
-    layers = set(map(id, layers_of(model)))
-    inside = {id(part) for layer in layers_of(model) for part in layer.modules()}
-    for name, module in model.named_modules():
+def _blocks(model, weights):
+    """[(module, [(table of parameters or buffers, name there, name in `weights`)])] of each layer, with all that it contains,
+    and of every module outside the layers that holds tensors.
+    """
+    layers, source = set(map(id, layers_of(model))), tied_names(model, model.config)
+    order = {name: index for index, name in enumerate(weights)}
+    blocks, layer = [], None
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
         if id(module) in layers:
-            yield f"{name}.", module, True
-        elif id(module) not in inside and (module._parameters or module._buffers):
-            yield f"{name}." if name else "", module, False
+            layer = prefix
+        if id(module) in layers or layer is None or not path.startswith(layer):
+            blocks.append((module, []))
+        for table in (module._parameters, module._buffers):
+            for leaf, held in table.items():
+                name = source.get(prefix + leaf, prefix + leaf)
+                # constants are there already
+                if held is not None and (table is module._parameters or name in weights):
+                    blocks[-1][1].append((table, leaf, name))
+    # in the order in which the weights are made, so that no step runs twice
+    return [(module, sorted(places, key=lambda place: order.get(place[2], -1))) for module, places in blocks if places]
 
 
-def _filler(prefix, module, weights, source, recurse):
-    names = [n for n, _ in module.named_parameters(recurse=recurse, remove_duplicate=False)]
-    names += [n for n, _ in module.named_buffers(recurse=recurse) if source.get(prefix + n, prefix + n) in weights]
+def _filler(places, weights):
+    """Two hooks: one gives a module its weights, one takes them back."""
+    hollow = [(table, leaf, table[leaf]) for table, leaf, _ in places if isinstance(table[leaf], torch.nn.Parameter)]
 
     def fill(module, arguments):
-        values = {name: weights[source.get(prefix + name, prefix + name)] for name in _in_order(names, prefix, weights)}
-        _assign(module, {name: v.float() if v.is_floating_point() else v for name, v in values.items()})
+        for table, leaf, name in places:
+            value = weights[name]
+            value = value.float() if value.is_floating_point() else value
+            is_parameter = isinstance(table[leaf], torch.nn.Parameter)
+            table[leaf] = torch.nn.Parameter(value, requires_grad=False) if is_parameter else value
 
     def empty(module, arguments, output):
-        _assign(module, {name: module.get_parameter(name).to("meta") for name in names if _is_parameter(module, name)})
+        for table, leaf, parameter in hollow:
+            table[leaf] = parameter
 
     return fill, empty
 
 
-def _in_order(names, prefix, weights):
-    """In the order in which the weights are made, so that no step runs twice."""
-    order = {name: index for index, name in enumerate(weights)}
-    return sorted(names, key=lambda name: order.get(prefix + name, -1))
-
-
-def _is_parameter(module, name):
-    path, _, leaf = name.rpartition(".")
-    return leaf in module.get_submodule(path)._parameters
-
-
-def _assign(module, values):
-    for name, value in values.items():
-        path, _, leaf = name.rpartition(".")
-        owner = module.get_submodule(path)
-        if leaf in owner._parameters:
-            owner._parameters[leaf] = torch.nn.Parameter(value, requires_grad=False)
-        else:
-            owner._buffers[leaf] = value
-
-
 def filled(model, weights):
     """`model` (a skeleton) with all of `weights` in fp32, trainable."""
-    tied = model.config.tie_word_embeddings
-    values = {name: weights[name] for name in weights}
-    _assign(model, {name: value.float().clone() if value.is_floating_point() else value for name, value in values.items()})
-    if tied:
+    for _, places in _blocks(model, weights):
+        for table, leaf, name in places:
+            value = weights[name]
+            value = value.float().clone() if value.is_floating_point() else value
+            table[leaf] = torch.nn.Parameter(value) if isinstance(table[leaf], torch.nn.Parameter) else value
+    if model.config.tie_word_embeddings:
         model.tie_weights()
     return model.requires_grad_(True)

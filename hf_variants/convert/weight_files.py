@@ -1,25 +1,29 @@
-"""The weight files of a folder: safetensors, single or sharded, read tensor by tensor and written shard by shard.
+"""The weight files of a folder: safetensors, single or sharded, read and written tensor by tensor.
 
-Notable here: files are mapped, not loaded, and mapped anew after every few hundred megabytes, so that what was read does not
-stay in memory; what is written is one shard at a time. Pickled weights are not read.
+Notable here: files are mapped, not loaded, and mapped anew after every 64 megabytes, so that what was read does not
+stay in memory. What is written goes from there straight to its place in the new file, whose layout, that of safetensors' own
+`save_file`, is known beforehand; a tensor that is only renamed is never copied in between. Pickled weights are not read.
 """
 
 import json
+import mmap
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from hf_variants.convert.stages import LazyTensors
+from hf_variants.convert.stages import LazyTensors, raw_bytes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Bytes read from one mapping of a file before it is let go.
-_MAPPED = 256 * 2**20
+_MAPPED = 64 * 2**20
+# Bytes written at a time.
+_WRITTEN = 2**20
+# In the order in which `save_file` writes them: the widest first, so that every tensor lies at a multiple of its width.
 _DTYPES = {
-    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
-    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool},
-    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2},
+    **{"I64": torch.int64, "F64": torch.float64, "F32": torch.float32, "I32": torch.int32},
+    **{"BF16": torch.bfloat16, "F16": torch.float16, "I16": torch.int16},
+    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool},
 }
 
 
@@ -34,21 +38,28 @@ class FolderTensors(LazyTensors):
     def __init__(self, folder):
         self.folder = Path(folder)
         self.files = weight_files(self.folder)
-        self.meta, self._file_of = {}, {}
+        self.meta, self._file_of, self._start_of = {}, {}, {}
         for file in self.files:
-            for name, tensor in _read_header(file).items():
+            for name, (tensor, start) in _read_header(file).items():
                 if name in self.meta:
                     raise ValueError(f"tensor {name} stands in two files, {self._file_of[name].name} and {file.name}")
-                self.meta[name], self._file_of[name] = tensor, file
+                self.meta[name], self._file_of[name], self._start_of[name] = tensor, file, start
         self._refuse_index_that_lies()
+        self.forget()
+
+    def forget(self):
         self._open, self._budget = None, 0
 
     def __getitem__(self, name):
-        file = self._file_of[name]
+        file, like, start = self._file_of[name], self.meta[name], self._start_of[name]
+        size = byte_size(like)
         if self._open is None or self._open[0] != file or self._budget <= 0:
-            self._open, self._budget = (file, safe_open(file, framework="pt")), _MAPPED
-        self._budget -= byte_size(self.meta[name])
-        return self._open[1].get_tensor(name)
+            self._open, self._budget = (file, _mapped(file)), _MAPPED
+        self._budget -= size
+        data = self._open[1][start : start + size]
+        if start % like.element_size():
+            data = data.clone()
+        return data.view(like.dtype).view(like.shape)
 
     def largest_file(self):
         """Bytes of the largest weight file."""
@@ -113,19 +124,33 @@ def _no_weights(folder):
     return text
 
 
+def _mapped(file):
+    """The bytes of a file, read where they are used; the mapping ends with the last tensor that is a view of it.
+
+    What would write into such a tensor writes into a copy of its page, never into the file.
+    """
+    with file.open("rb") as opened:
+        return torch.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+
+
 def _read_header(file):
+    """{name: (tensor on the meta device, where its bytes begin in the file)}, in the order in which they lie there."""
     try:
-        with safe_open(file, framework="pt") as tensors:
-            return {name: _on_meta(tensors.get_slice(name), name) for name in tensors.offset_keys()}
+        with safe_open(file, framework="pt"), file.open("rb") as opened:  # which checks that all of it fits the file
+            size = int.from_bytes(opened.read(8), "little")
+            entries = json.loads(opened.read(size))
     except (SafetensorError, OSError) as error:
         raise ValueError(f"the weight file {file} is truncated or damaged ({error}); fetch it again") from error
+    entries.pop("__metadata__", None)
+    placed = sorted(entries.items(), key=lambda item: item[1]["data_offsets"])
+    return {name: (_on_meta(name, entry), 8 + size + entry["data_offsets"][0]) for name, entry in placed}
 
 
-def _on_meta(part, name):
-    kind = part.get_dtype()
+def _on_meta(name, entry):
+    kind = entry["dtype"]
     if kind not in _DTYPES:
         raise ValueError(f"tensor {name} is stored as {kind}; dtypes that can be converted: {sorted(_DTYPES)}")
-    return torch.empty(part.get_shape(), dtype=_DTYPES[kind], device="meta")
+    return torch.empty(entry["shape"], dtype=_DTYPES[kind], device="meta")
 
 
 def byte_size(tensor):
@@ -142,7 +167,7 @@ def write_shards(tensors, folder, max_bytes, progress=None):
     """Write LazyTensors as safetensors files of at most `max_bytes` each (a larger tensor has a file of its own).
 
     Args:
-        progress: called as progress(bytes written so far, bytes in all) after each shard.
+        progress: called as progress(bytes written so far, bytes in all) after each tensor.
 
     Returns:
         list of paths.
@@ -151,19 +176,37 @@ def write_shards(tensors, folder, max_bytes, progress=None):
     total, done, place = total_bytes(tensors), 0, {}
     for number, names in enumerate(shards, start=1):
         name = SINGLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        shard = {}
-        for key in names:
-            shard[key] = tensors[key].contiguous()
-        save_file(shard, folder / name, metadata={"format": "pt"})
+        header, starts = _layout({key: tensors.meta[key] for key in names})
+        with (folder / name).open("wb") as file:
+            file.write(header)
+            for key in names:
+                data = raw_bytes(tensors[key].contiguous())
+                file.seek(starts[key])
+                for start in range(0, len(data), _WRITTEN):
+                    file.write(data[start : start + _WRITTEN])
+                done += len(data)
+                if progress is not None:
+                    progress(done, total)
         place.update(dict.fromkeys(names, name))
-        done += sum(byte_size(tensor) for tensor in shard.values())
-        if progress is not None:
-            progress(done, total)
     if len(shards) > 1:
         count = sum(tensor.numel() for tensor in tensors.meta.values())
         index = {"metadata": {"total_parameters": count, "total_size": total}, "weight_map": dict(sorted(place.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return [folder / name for name in dict.fromkeys(place.values())]
+
+
+def _layout(meta):
+    """(first bytes of a safetensors file that holds tensors like these, {name: where its numbers begin})."""
+    words, ranks = {dtype: word for word, dtype in _DTYPES.items()}, list(_DTYPES.values())
+    entries, starts, end = {"__metadata__": {"format": "pt"}}, {}, 0
+    for name, tensor in sorted(meta.items(), key=lambda item: (ranks.index(item[1].dtype), item[0])):
+        starts[name], end = end, end + byte_size(tensor)
+        shape, offsets = list(tensor.shape), [starts[name], end]
+        entries[name] = {"dtype": words[tensor.dtype], "shape": shape, "data_offsets": offsets}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + start for name, start in starts.items()}
 
 
 def _cut(meta, max_bytes):

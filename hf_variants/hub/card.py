@@ -4,6 +4,7 @@ Notable here: everything of ours stands between two markers and is refreshed on 
 user's; a README without markers is left as it is, unless it is empty or written by a tool that knows nothing of the model.
 """
 
+from functools import lru_cache
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -79,8 +80,12 @@ def _is_marked(body):
 
 def _is_empty(body):
     """Whether a card says nothing: no text at all, or the blank form that a push fills in."""
-    blank = ModelCard.from_template(ModelCardData(), model_description=_BLANK_DESCRIPTION).text
-    return body.strip() in ("", blank.strip())
+    return body.strip() in ("", _blank())
+
+
+@lru_cache(maxsize=1)
+def _blank():
+    return ModelCard.from_template(ModelCardData(), model_description=_BLANK_DESCRIPTION).text.strip()
 
 
 def _parse(text):

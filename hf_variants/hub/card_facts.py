@@ -7,12 +7,14 @@ that saved the model is written.
 import json
 import re
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 
 import jinja2
 import transformers
 
-from ..analysis import count_parameters, describe
+from ..analysis import count_parameters
+from ..analysis.describe import cache_facts, layer_kinds
 from ..analysis.head_sizes import row_classifier_size, span_size, stack_head_size, token_classifier_size
 from ..modeling.configuration_variants import VariantsConfig
 from .composite_facts import composite_facts, is_composite
@@ -53,19 +55,17 @@ def card_facts(model, repo_id=None, directory=None):
     base_model = repo_of_origin(config)
     if is_composite(config):
         return composite_facts(model, repo_id, base_model, toggles_of, _SHAPE)
-    described = describe(config)
     auto_class, pipeline_tag, _ = head_of(model)
     title = (repo_id or base_model or type(model).__name__).split("/")[-1]
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    section = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    section = _template().render(
         auto_class=auto_class,
         class_name=type(model).__name__,
         is_causal=config.is_causal,
         shape={name: getattr(config, name) for name in _SHAPE},
         toggles=toggles_of(config),
-        layers=described["layers"],
+        layers=layer_kinds(config),
         parameters=parameters_of(model),
-        cache=described["kv_cache"],
+        cache=cache_facts(config, config.max_position_embeddings),
         quantization=quantization_of(config),
         measured=quantization_measured(directory) if quantization_of(config) else None,
         dtype=str(model.dtype).removeprefix("torch."),
@@ -80,6 +80,12 @@ def card_facts(model, repo_id=None, directory=None):
         "pipeline_tag": pipeline_tag,
         "base_model": base_model,
     }
+
+
+@lru_cache(maxsize=1)
+def _template():
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def head_of(model):

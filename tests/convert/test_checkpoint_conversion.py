@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from hf_variants.convert import checkpoint_conversion as conversion
+from hf_variants.convert import proof
 from hf_variants.convert import convert_checkpoint, from_native, to_native, verify_checkpoint
 from hf_variants.convert.proof import ProofError
 from hf_variants.convert.skeletons import skeleton, streaming
@@ -241,6 +242,10 @@ def test_large_models_are_run_layer_by_layer(tmp_path, monkeypatch):
     _saved("gemma2", tmp_path / "native")
     full = convert_checkpoint(tmp_path / "native", tmp_path / "full")["proof"]
     monkeypatch.setattr(conversion, "_SPARE", -(10**9))
+    short = convert_checkpoint(tmp_path / "native", tmp_path / "short")["proof"]
+    assert short["tokens"] == (1, 8) and len(short["layers"]) == len(full["layers"])
+    monkeypatch.setattr(proof, "_FEWEST_ROWS", proof._ROWS)
+    monkeypatch.setattr(proof, "_FEWEST_TOKENS", proof._TOKENS)
     layered = convert_checkpoint(tmp_path / "native", tmp_path / "ours")["proof"]
     assert layered["gradients"] is None and "GiB" in layered["gradients_left_out"]
     assert layered["layers"] == full["layers"] and layered["logits"] == full["logits"]
@@ -262,6 +267,16 @@ def test_streaming_holds_one_layer_at_a_time():
         assert torch.equal(model(input_ids=ids).logits, native(input_ids=ids).logits)
     assert held == [len(list(native.model.layers[0].parameters()))] * 3
     assert all(parameter.is_meta for parameter in empty.parameters())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", list(FIRST_OF_FAMILY))
+def test_every_native_class_runs_layer_by_layer(family):
+    """Some ask their weights where they lie, or reach for them from outside of the layer."""
+    native = native_model(family, FIRST_OF_FAMILY[family])
+    ids = token_ids(1, 8)
+    with streaming(skeleton(type(native), native.config, torch.float32), MemoryTensors(native.state_dict())) as model:
+        assert torch.equal(model(input_ids=ids).logits, native(input_ids=ids).logits)
 
 
 def test_verify_finds_its_source_and_a_changed_weight(tmp_path):

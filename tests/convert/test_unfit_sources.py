@@ -302,7 +302,7 @@ def test_full_disk_while_writing(source, failure, monkeypatch):
         def full(*rest, **more):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(weight_files, "save_file", full)
+        monkeypatch.setattr(weight_files, "_layout", full)
         _refused(source, "writing .*out' failed: .*No space left on device; nothing was left there")
         return
     # the kernel refuses to let any file grow beyond the limit, as a full disk does
