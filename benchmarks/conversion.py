@@ -1,7 +1,8 @@
 """`python -m benchmarks.conversion`: time of a conversion beside loading and saving with transformers, and its peak memory.
 
-Notable here: the time is that of SmolLM2-135M in fp32, both sides in turn in one process, each writing 0.5 GB; what the proof
-takes of it is shown apart. The peak is the resident memory of a process of its own, imports included, that converts a random
+Notable here: the time is that of SmolLM2-135M in fp32, both sides in turn in one process, each writing 0.5 GB. A conversion writes
+and compares in a second thread, so the processor seconds of its first thread are shown too: with two free cores they are what a
+user waits for, whatever else the machine is doing. The peak is the resident memory of a process of its own, imports included, that converts a random
 Llama of 2 GB in shards of 500 MB, with proof. Targets: 1.5 times the time of loading and saving; one shard and 1 GiB.
 """
 
@@ -23,7 +24,7 @@ from benchmarks import machine
 from benchmarks.case import Ready, alternate
 from benchmarks.peak import resident
 
-ROUNDS, TIME_TARGET, SPARE, SHARD = 5, 1.5, 2**30, 500_000_000
+ROUNDS, TIME_TARGET, SPARE, SHARD = 7, 1.5, 2**30, 500_000_000
 LLAMA = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 20}
 LLAMA |= {"num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 4096, "dtype": "bfloat16"}
 
@@ -61,7 +62,9 @@ def write_llama(folder):
 
 
 def time_smollm2(source, room):
-    """{side or "proof": median seconds}, the median of the rounds' ratios and that of processor seconds."""
+    """{side: median seconds}, and the medians of the rounds' ratios: of seconds, of processor seconds, and of those of the first
+    thread to all of the native side.
+    """
     from transformers import AutoModelForCausalLM
 
     from hf_variants.convert import convert_checkpoint
@@ -70,18 +73,12 @@ def time_smollm2(source, room):
         target = room / "out"
         return Ready(lambda: run(target), prepare=lambda: shutil.rmtree(target, ignore_errors=True))
 
-    proofs = []
+    first_thread = []
 
     def convert(target):
-        began = []
-
-        def progress(what, done, total):
-            if what.startswith("comparing") and not began:
-                began.append(time.perf_counter())
-            if what == "comparing layers" and done == total:
-                proofs.append(time.perf_counter() - began[0])
-
-        convert_checkpoint(source, target, progress=progress)
+        began = time.thread_time()
+        convert_checkpoint(source, target)
+        first_thread.append(time.thread_time() - began)
 
     sides = {
         "native": ready(lambda target: AutoModelForCausalLM.from_pretrained(source).save_pretrained(target)),
@@ -89,8 +86,9 @@ def time_smollm2(source, room):
     }
     taken, _ = alternate(sides, ROUNDS, 300)
     ratio = lambda part: statistics.median(b[part] / a[part] for a, b in zip(taken["native"], taken["ours"], strict=True))  # noqa: E731
+    first = statistics.median(own / cpu for own, (_, cpu) in zip(first_thread[1:], taken["native"], strict=True))
     seconds = {name: statistics.median(wall for wall, _ in times) for name, times in taken.items()}
-    return {**seconds, "proof": statistics.median(proofs[1:])}, ratio(0), ratio(1)
+    return seconds, ratio(0), ratio(1), first
 
 
 def peak_of_conversion(source, target):
@@ -119,13 +117,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
         write_smollm2(room / "smollm2")
-        seconds, wall, cpu = time_smollm2(room / "smollm2", room)
+        seconds, wall, cpu, first = time_smollm2(room / "smollm2", room)
         table.add_row("SmolLM2-135M, load and save natively", f"{seconds['native']:.2f} s", "")
         table.add_row("SmolLM2-135M, convert with proof", f"{seconds['ours']:.2f} s", "")
-        table.add_row("of that, the proof", f"{seconds['proof']:.2f} s", "")
-        table.add_row(
-            "ratio, wall / processor seconds", f"{wall:.2f} / {cpu:.2f}", f"{TIME_TARGET} {sign(wall <= TIME_TARGET)}"
-        )
+        table.add_row("ratio of seconds", f"{wall:.2f}", f"{TIME_TARGET} {sign(wall <= TIME_TARGET)}")
+        table.add_row("ratio of processor seconds: all / first thread", f"{cpu:.2f} / {first:.2f}", "")
         shards = [path.stat().st_size for path in write_llama(room / "llama")]
         found, bound = peak_of_conversion(room / "llama", room / "out-llama"), max(shards) + SPARE
         size = f"{sum(shards) / 2**30:.2f} GiB in {len(shards)} shards"
