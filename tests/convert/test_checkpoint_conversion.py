@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from hf_variants.convert import checkpoint_conversion as conversion
-from hf_variants.convert import proof
-from hf_variants.convert import convert_checkpoint, from_native, to_native, verify_checkpoint
+from hf_variants.convert import convert_checkpoint, from_native, proof, to_native, verify_checkpoint
 from hf_variants.convert.proof import ProofError
 from hf_variants.convert.skeletons import skeleton, streaming
 from hf_variants.convert.stages import MemoryTensors, same_bits

@@ -1,4 +1,4 @@
-"""Weight files: written as safetensors itself writes them, read as views, compared bit by bit; and the second thread that does it."""
+"""Weight files: written as safetensors itself writes them, read as views, compared bit by bit; and the second thread."""
 
 import threading
 import time
