@@ -1,10 +1,10 @@
 """`python -m benchmarks.conversion`: time of a conversion beside loading and saving with transformers, and its peak memory.
 
-Notable here: the time is that of SmolLM2-135M in fp32, both sides in turn in one process, each writing 0.5 GB. A conversion
-writes and compares in a second thread, so the processor seconds of its first thread are shown too: with two free cores they are
-what a user waits for, whatever else the machine is doing. The peak is the resident memory of a process of its own, imports
-included, that converts a random Llama of 2 GB in shards of 500 MB, with proof. Targets: 1.5 times the time of loading and saving;
-one shard and 1 GiB.
+Notable here: the time is that of SmolLM2-135M in fp32, both sides in turn in one process, each writing 0.5 GB. A
+conversion writes and compares in a second thread, so the processor seconds of its first thread are shown too: with two
+free cores they are what a user waits for, whatever else the machine is doing. The peak is the resident memory of a
+process of its own, imports included, that converts a random Llama of 2 GB in shards of 500 MB, with proof. Targets: 1.5
+times the time of loading and saving; one shard and 1 GiB.
 """
 
 import json
@@ -63,8 +63,8 @@ def write_llama(folder):
 
 
 def time_smollm2(source, room):
-    """{side: median seconds}, and the medians of the rounds' ratios: of seconds, of processor seconds, and of those of our first
-    thread to all native ones.
+    """{side: median seconds}, and the medians of the rounds' ratios: of seconds, of processor seconds, and of those of our
+    first thread to all native ones.
     """
     from transformers import AutoModelForCausalLM
 
