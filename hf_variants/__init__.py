@@ -30,6 +30,7 @@ _ROOMS = (
     "surgery",
     "tokens",
     "training",
+    "vision_language",
 )
 
 # name -> module of the room that travels

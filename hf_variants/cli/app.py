@@ -17,6 +17,7 @@ COMMANDS = (
     "extend",
     "finetune",
     "seq2seq",
+    "vision_language",
     "ablate",
     "extrapolate",
     "quantize",
@@ -29,6 +30,7 @@ COMMANDS = (
     "families",
     "profile_cache",
     "attention",
+    "images",
     "scaling",
     "tokenizer",
 )

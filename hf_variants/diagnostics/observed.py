@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ..modeling.attention_scores import ATTENTION_FUNCTIONS, causal_mask, eager_attention, repeat_kv
+from ..modeling.cross_attention import CROSS_ATTENTIONS
 
 
 @dataclass
@@ -23,6 +24,7 @@ class SeenAttention:
         visible: bool [B or 1, 1, Q, K], what the mask lets through.
         weights: [B, heads, Q, K], fp32.
         keys, values: [B, kv heads, K, D].
+        across: whether the keys are of another stack, or of images.
     """
 
     layer: int
@@ -32,11 +34,14 @@ class SeenAttention:
     weights: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
+    across: bool = False
 
 
 @contextmanager
-def observe_attention(model, see):
+def observe_attention(model, see, beside=()):
     """Within the block, `see(SeenAttention)` is called for every attention of `model`, whose backend is `eager` meanwhile.
+
+    `beside` are modules that share its config and stand outside it, such as the cross-attentions to images.
 
     Raises:
         ValueError: for a model that is not of the family, whose attention runs elsewhere.
@@ -46,7 +51,7 @@ def observe_attention(model, see):
             f"model_type={getattr(model.config, 'model_type', None)!r} is not of this family; convert it first "
             "(hf_variants.convert.from_native)"
         )
-    own = {id(module) for module in model.modules()}
+    own = {id(module) for part in (model, *beside) for module in part.modules()}
 
     def watched(module, query, key, value, mask, *, scaling, dropout=0.0, terms):
         out, weights = eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
@@ -73,4 +78,5 @@ def _seen(module, query, key, value, mask, scaling, terms, weights):
         visible = torch.ones(1, 1, *scores.shape[2:], dtype=torch.bool, device=scores.device)
     else:
         visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return SeenAttention(module.layer_idx, scores, terms.softcap, visible, weights.float(), key, value)
+    across = isinstance(module, tuple(CROSS_ATTENTIONS.values()))
+    return SeenAttention(module.layer_idx, scores, terms.softcap, visible, weights.float(), key, value, across)

@@ -94,6 +94,8 @@ def _within_length(examples, tokenizer, spec):
 
 
 def _finetune(spec, arguments, config, examples, names, longer, announce):
+    from ..training.progress import shorten_progress
+
     with arguments.main_process_first():
         base = prepare_base(spec, config, announce)
         if names and is_writer():
@@ -138,16 +140,6 @@ def load_base(spec, base, names, tokenizer):
         model = load_model(base, **options)
     keep_differentiable(model)
     return model
-
-
-def shorten_progress(trainer):
-    """One short line per log instead of a dict, where a progress bar is shown."""
-    from transformers.trainer_callback import ProgressCallback
-
-    from ..training.progress import ShortProgressCallback
-
-    if trainer.pop_callback(ProgressCallback) is not None:
-        trainer.add_callback(ShortProgressCallback)
 
 
 def describe_start(spec, trainer, longer, apart):

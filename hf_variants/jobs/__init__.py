@@ -3,6 +3,7 @@
     pretrain(TrainingSpec)   extend(ExtendSpec)   quantize(QuantizeSpec)   evaluate(EvaluateSpec)
     generate(GenerateSpec)   finetune(FinetuneSpec)   seq2seq(Seq2SeqSpec)   ablate(AblateSpec)
     scaling_study(ScalingStudySpec)   extrapolate(ExtrapolateSpec)
+    vision_language(VisionLanguageSpec)
     quickstart(QuickstartSpec) chains them and writes a report
 
 Notable here: a job only connects rooms (training, context, quantize, evaluation, report); YAML keys, flags and Python
@@ -20,6 +21,7 @@ _WHERE = {
     "FinetuneSpec": "specs",
     "QuantizeSpec": "specs",
     "QuickstartSpec": "specs",
+    "VisionLanguageSpec": "specs",
     "Seq2SeqSpec": "specs",
     "pretrain": "pretraining",
     "evaluate": "evaluation",
@@ -32,6 +34,7 @@ _WHERE = {
     "scaling_study": "scaling",
     "quantize": "quantization",
     "quickstart": "whole_job",
+    "vision_language": "vision",
 }
 
 __all__ = list(_WHERE)

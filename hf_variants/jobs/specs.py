@@ -11,6 +11,7 @@ from ..studies.extrapolation_specs import ExtrapolateSpec
 from ..studies.scaling_specs import ScalingStudySpec
 from ..training.spec_parsing import key
 from ..training.specs import DataSpec, TrainingSpec
+from ..vision_language.specs import VisionLanguageSpec
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -26,6 +27,7 @@ __all__ = [
     "ScalingStudySpec",
     "Seq2SeqSpec",
     "TrainingSpec",
+    "VisionLanguageSpec",
 ]
 
 

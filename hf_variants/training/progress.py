@@ -28,6 +28,12 @@ class ShortProgressCallback(ProgressCallback):
             self.training_bar.write(line)
 
 
+def shorten_progress(trainer):
+    """One short line per log instead of a dict, where a trainer shows a progress bar."""
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ShortProgressCallback)
+
+
 def short_line(state, logs):
     """`step 250/1000: loss 3.912, lr 1.20e-03, ...`, or an empty string where nothing is worth a line."""
     parts = [text.format(float(logs[key])) for key, text in _SHOWN if logs.get(key) is not None]

@@ -36,6 +36,7 @@ BELOW = {
     "seq2seq": {"modeling", "training", "finetune", "metrics", "hub", "report"},
     "hub": {"modeling", "analysis", "convert"},
     "diagnostics": {"modeling", "analysis", "report"},
+    "vision_language": {"modeling", "analysis", "report", "training", "diagnostics"},
     "scaling": {"analysis", "report"},
     "tokens": {"analysis", "report", "training"},
     "studies": {"modeling", "analysis", "report", "evaluation", "training", "context", "ablation", "scaling"},

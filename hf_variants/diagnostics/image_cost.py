@@ -1,0 +1,167 @@
+"""What images cost: operations, cache bytes and time of a prompt, by their number and by how their tokens are compressed.
+
+Notable here: tower, bridge and cross-attention are counted by torch's FlopCounterMode on the meta device, where nothing is
+computed, so any tower is counted exactly; the language model by the same formulas as everywhere. L = sum(N_i + 2) + T makes
+the cost of attention quadratic in the number of images; times are measured.
+"""
+
+import copy
+import time
+from dataclasses import asdict, dataclass, field
+
+import torch
+
+from ..analysis import flops_per_token, kv_cache_size
+
+COMPRESSIONS = ("none", "pool", "pixel_shuffle", "resampler")
+
+
+@dataclass
+class ImageCost:
+    """One prompt of `images` images and `text_tokens` tokens of text.
+
+    Attributes:
+        images, text_tokens, compression: what was asked for.
+        tokens_per_image: placeholders of one image. length: tokens of the row.
+        flops: forward operations of the prompt by part: tower, bridge, cross_attention, text (without scores), scores.
+        cache_bytes: keys and values kept of the prompt, those of images that are read by cross-attention included.
+        seconds: of one forward of the whole prompt, the smallest of several; None where it was not measured.
+    """
+
+    images: int
+    text_tokens: int
+    compression: str
+    tokens_per_image: int
+    length: int
+    flops: dict = field(default_factory=dict)
+    cache_bytes: int = 0
+    seconds: float | None = None
+
+    @property
+    def total_flops(self):
+        return sum(self.flops.values())
+
+    def as_dict(self):
+        """Plain data."""
+        return {**asdict(self), "total_flops": self.total_flops}
+
+
+def count_image_cost(config, images, text_tokens, dtype_bytes=2):
+    """The `ImageCost` of a config, without weights.
+
+    Args:
+        config: a `VariantsVisionConfig`.
+        images: number of images of the tower's own size. text_tokens: tokens of text beside them.
+        dtype_bytes: of a number in the cache.
+
+    Raises:
+        ValueError: for fewer than no image or one token of text.
+    """
+    if images < 0 or text_tokens < 1:
+        raise ValueError(f"images={images} must be at least 0 and text_tokens={text_tokens} at least 1")
+    per_image, text = config.tokens_of_image(), config.text_config
+    length = images * per_image + text_tokens
+    parts = flops_per_token(text, length=length).parts
+    scores = parts["attention_scores"] * length
+    # a prompt needs the logits of its last token alone
+    body = sum(value for name, value in parts.items() if name not in ("attention_scores", "lm_head", "head_transform"))
+    head = sum(parts.get(name, 0) for name in ("lm_head", "head_transform"))
+    flops = {**_vision_flops(config, images, length), "text": body * length + head, "scores": scores}
+    cache = kv_cache_size(text, length=length, dtype_bytes=dtype_bytes).bytes + image_cache_bytes(config, images, dtype_bytes)
+    return ImageCost(images, text_tokens, config.token_compression, per_image, length, flops, int(cache))
+
+
+def image_cache_bytes(config, images, dtype_bytes=2):
+    """Bytes that the cross-attentions of a config keep of its images: keys and values of each, and the image of each state."""
+    if config.bridge != "gated_cross_attention" or not images:
+        return 0
+    from ..analysis.cache_size import cached_numbers_per_token
+    from ..modeling.layer_plan import cross_plan
+
+    text, states = config.text_config, images * _states_of_image(config)
+    plans = [cross_plan(text, text.layer_plan()[index]) for index in config.cross_attention_layers]
+    numbers = sum(cached_numbers_per_token(text, plan) for plan in plans)
+    # the number of the image of each state, once as a key and once as a value, in fp32
+    return states * (numbers * dtype_bytes + 2 * 4)
+
+
+def _states_of_image(config):
+    from ..modeling.configuration_variants_vision import two_sides
+
+    return config.features_of_image(*two_sides(config.vision_config.image_size)) + 2 * int(config.image_delimiters)
+
+
+def _vision_flops(config, images, length):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from ..modeling.gated_cross_attention import GatedCrossAttention
+    from ..modeling.vision_bridge import VisionBridge
+    from ..modeling.vision_tower import build_tower
+
+    counted = {"tower": 0, "bridge": 0}
+    if not images:
+        return counted
+    config = copy.deepcopy(config)
+    config._attn_implementation = "eager"
+    text, found = config.text_config, {}
+    with torch.device("meta"), torch.no_grad():
+        tower = build_tower(config.vision_config, config.vision_feature_layer).eval().requires_grad_(False)
+        out = text.hidden_size if config.bridge == "gated_cross_attention" else text.embedding_size
+        bridge = VisionBridge(config, out).eval().requires_grad_(False)
+        pixels = torch.empty(1, tower.num_channels, *tower.image_sides)
+        with FlopCounterMode(display=False) as counter:
+            features = tower(pixels)
+        found["tower"] = counter.get_total_flops() * images
+        with FlopCounterMode(display=False) as counter:
+            bridge(features, tower.grid(*tower.image_sides))
+        found["bridge"] = counter.get_total_flops() * images
+        if config.bridge == "gated_cross_attention":
+            plan = text.layer_plan()
+            blocks = [GatedCrossAttention(text, plan[i], config.cross_attention_mlp) for i in config.cross_attention_layers]
+            hidden = torch.empty(1, length, text.hidden_size)
+            states = torch.empty(1, images * _states_of_image(config), text.hidden_size)
+            sees = torch.ones(1, length, 1, dtype=torch.bool)
+            with FlopCounterMode(display=False) as counter:
+                for block in blocks:
+                    block.eval().requires_grad_(False)(hidden, states, sees, None, None)
+            found["cross_attention"] = counter.get_total_flops()
+    return found
+
+
+@torch.no_grad()
+def measure_seconds(models, prompts, repeats=3):
+    """Smallest seconds of one forward of each prompt, taken in turn so that a busy machine slows all alike.
+
+    Args:
+        models: {name: model}. prompts: {name: [inputs, ...]}, of equal lengths.
+        repeats: rounds that count, behind one that warms up.
+
+    Returns:
+        {name: [seconds, ...]}.
+    """
+    found = {name: [float("inf")] * len(inputs) for name, inputs in prompts.items()}
+    for turn in range(repeats + 1):
+        for place in range(max(map(len, prompts.values()))):
+            for name, model in models.items():
+                began = time.perf_counter()
+                model(**prompts[name][place], logits_to_keep=1)
+                if turn:
+                    found[name][place] = min(found[name][place], time.perf_counter() - began)
+    return found
+
+
+def prompt_of(config, images, text_tokens, seed=0):
+    """Random inputs of one row: text, then each image, then the rest of the text."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = config.text_config.vocab_size
+    # any id that is not the placeholder
+    text = torch.randint(0, vocabulary - 1, (text_tokens,), generator=generator)
+    text = torch.where(text >= config.image_token_id, text + 1, text) if config.image_token_id < vocabulary else text
+    placeholders = torch.full((images * config.tokens_of_image(),), config.image_token_id)
+    inputs = {"input_ids": torch.cat((text[:1], placeholders, text[1:]))[None]}
+    if images:
+        from ..modeling.configuration_variants_vision import two_sides
+
+        shape = (images, config.vision_config.num_channels, *two_sides(config.vision_config.image_size))
+        inputs["pixel_values"] = torch.randn(shape, generator=generator)
+    return inputs

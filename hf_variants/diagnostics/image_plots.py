@@ -1,0 +1,50 @@
+"""Figures of images in language models: cost by their number and compression, and attention to them by layer."""
+
+from ..report.plot_file import save_plot
+from ..report.plots import COLOURS
+
+
+def plot_costs(costs, path):
+    """Operations, cache and, where measured, time over the number of images, a line per compression."""
+    quantities = {
+        "operations of the prompt (MFLOPs)": lambda cost: cost.total_flops / 1e6,
+        "of which scores of attention (MFLOPs)": lambda cost: cost.flops["scores"] / 1e6,
+        "cache (KiB)": lambda cost: cost.cache_bytes / 1024,
+    }
+    if all(cost.seconds is not None for cost in costs):
+        quantities["time of the prompt (ms, measured)"] = lambda cost: 1000 * cost.seconds
+    ways = list(dict.fromkeys(cost.compression for cost in costs))
+
+    def draw(axes):
+        for axis, (title, value) in zip(axes, quantities.items(), strict=True):
+            for colour, way in enumerate(ways):
+                own = [cost for cost in costs if cost.compression == way]
+                label = f"{way} ({own[0].tokens_per_image} tokens each)"
+                axis.plot(
+                    [cost.images for cost in own], [value(cost) for cost in own], "o-", color=COLOURS[colour], label=label
+                )
+            axis.set(title=title, xlabel="images")
+            axis.set_ylim(bottom=0)
+        axes[0].legend(frameon=False)
+
+    return save_plot(draw, path, width=4.4 * len(quantities), height=3.8, columns=len(quantities))
+
+
+def plot_readings(readings, path):
+    """Entropy against its bound, and share on images against an even look, by layer."""
+    layers = [reading.layer for reading in readings]
+
+    def draw(axes):
+        panels = (
+            ("entropy of attention (nats)", {"measured": "entropy", "bound log(N + j)": "bound"}),
+            ("share of attention on images", {"measured": "image_share", "an even look": "even_share"}),
+        )
+        for axis, (title, fields) in zip(axes, panels, strict=True):
+            for colour, (label, name) in enumerate(fields.items()):
+                style = "o-" if colour == 0 else "s:"
+                axis.plot(layers, [getattr(reading, name) for reading in readings], style, color=COLOURS[colour], label=label)
+            axis.set(title=title, xlabel="layer", xticks=layers)
+            axis.set_ylim(bottom=0)
+            axis.legend(frameon=False)
+
+    return save_plot(draw, path, width=9.6, height=3.8, columns=2)
