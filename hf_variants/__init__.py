@@ -26,6 +26,7 @@ _ROOMS = (
     "quantize",
     "report",
     "scaling",
+    "seq2seq",
     "studies",
     "surgery",
     "tokens",
@@ -82,6 +83,12 @@ def _log_expert_numbers(trainer_module):
     add_default_callback(trainer_module)
 
 
+def _register_pipeline(pipelines):
+    from .seq2seq.pipeline import register
+
+    register()
+
+
 def _give_presets(family_config):
     from .presets import preset_keys
 
@@ -99,6 +106,7 @@ when_settled(
 )
 when_imported(f"{__name__}.modeling.family_config", _give_presets)
 when_imported("transformers.trainer", _log_expert_numbers)
+when_imported("transformers.pipelines", _register_pipeline)
 register_peft()
 register_trl()
 

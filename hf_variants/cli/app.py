@@ -29,6 +29,7 @@ COMMANDS = (
     "diff",
     "families",
     "profile_cache",
+    "profile_cross",
     "attention",
     "images",
     "scaling",

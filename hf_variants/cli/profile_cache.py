@@ -33,15 +33,11 @@ def profile_cache(
     check_plot(plot)
     if new_tokens is not None and not measure:
         raise ValueError(f"--new-tokens {new_tokens} is decoded by --measure alone; add it or leave the number out")
-    import torch
-
     from ..analysis.describe import human_bytes
     from ..convert.config_source import read_config
     from ..evaluation.cache_profile import count_cache, measure_cache
 
-    kind = getattr(torch, dtype, None)
-    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-        raise ValueError(f"--dtype {dtype!r} is no floating-point dtype of torch; choose such as bfloat16, float16, float32")
+    kind = dtype_named(dtype)
     configs = {name: read_config(name) for name in models}
     for words in vary or ():
         configs[words] = read_config(models[0], **dict(parse_words(_keys(words))))
@@ -72,6 +68,16 @@ def profile_cache(
         view.add_row(profile.name, layers, *sizes, *measured)
     console.print(view)
     announce_files(plot)
+
+
+def dtype_named(name):
+    """The floating-point dtype of torch of that name. Raises ValueError for another."""
+    import torch
+
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ValueError(f"--dtype {name!r} is no floating-point dtype of torch; choose such as bfloat16, float16, float32")
+    return kind
 
 
 def _keys(words):

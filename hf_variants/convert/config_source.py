@@ -10,12 +10,14 @@ from pathlib import Path
 
 from hf_variants.presets import list_presets, preset_keys
 
+_PAIR = "variants_seq2seq"
+
 
 def read_config(source, **overrides):
-    """The `VariantsConfig` that `source` names.
+    """The `VariantsConfig` that `source` names, or the `VariantsSeq2SeqConfig` of an encoder-decoder of the family.
 
     Args:
-        source: `VariantsConfig`, native config, name of a preset, path of a .json, folder with a config.json, or Hub id.
+        source: a config of the family, native config, name of a preset, path of a .json, folder with a config.json, or Hub id.
         overrides: keys of VariantsConfig to replace.
 
     Raises:
@@ -24,6 +26,8 @@ def read_config(source, **overrides):
     """
     if hasattr(source, "layer_plan"):
         return _ours({**_own_keys(source), **overrides}) if overrides else source
+    if getattr(source, "model_type", None) == _PAIR:
+        return _pair(source.to_dict(), overrides) if overrides else source
     if hasattr(source, "to_diff_dict"):
         return _converted(source, overrides)
     name = str(source)
@@ -31,6 +35,8 @@ def read_config(source, **overrides):
     model_type = keys.get("model_type", "variants")
     if model_type == "variants":
         return _ours({**keys, **overrides})
+    if model_type == _PAIR:
+        return _pair(keys, overrides)
     from hf_variants.convert.config_conversion import build_native_config
 
     _refuse_unknown_type(model_type, keys, name)
@@ -68,6 +74,16 @@ def _ours(keys):
     from hf_variants.modeling.configuration_variants import VariantsConfig
 
     return VariantsConfig(**keys)
+
+
+def _pair(keys, overrides):
+    """A `VariantsSeq2SeqConfig`; overrides of a stack, {"decoder": {...}}, replace single keys of it."""
+    from hf_variants.modeling.configuration_variants_seq2seq import VariantsSeq2SeqConfig
+
+    for name, value in overrides.items():
+        both = isinstance(value, dict) and isinstance(keys.get(name), dict)
+        keys = {**keys, name: {**keys[name], **value} if both else value}
+    return VariantsSeq2SeqConfig(**{name: value for name, value in keys.items() if name != "model_type"})
 
 
 def _own_keys(config):

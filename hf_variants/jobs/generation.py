@@ -10,10 +10,10 @@ DEFAULTS = {"max_new_tokens": 64}
 
 
 def generate(spec, announce=print_once):
-    """Continue the prompts of a `GenerateSpec`.
+    """Continue the prompts of a `GenerateSpec`; an encoder-decoder reads them and writes its own text.
 
     Returns:
-        list of dicts {prompt, text}, text being the continuation alone.
+        list of dicts {prompt, text}, text being what was written alone.
 
     Raises:
         ValueError: without prompts, or for a generation key that GenerationConfig does not know.
@@ -23,7 +23,10 @@ def generate(spec, announce=print_once):
         raise ValueError("prompts is empty; give prompt='...' or prompts=[...]")
     options = {**DEFAULTS, **check_generation_section(spec.generation)}
     model, tokenizer = open_checkpoint(spec.model_path, spec.dtype, spec.device)
-    texts = continue_prompts(model, tokenizer, prompts, options, spec.seed)
+    if model.config.is_encoder_decoder:
+        texts = _written(model, tokenizer, prompts, options, spec.seed)
+    else:
+        texts = continue_prompts(model, tokenizer, prompts, options, spec.seed)
     records = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
     for record in records:
         announce(f"{record['prompt']}|{record['text']}\n")
@@ -33,6 +36,15 @@ def generate(spec, announce=print_once):
         Path(spec.output).parent.mkdir(parents=True, exist_ok=True)
         write_json(spec.output, records)
     return records
+
+
+def _written(model, tokenizer, prompts, options, seed):
+    from transformers import set_seed
+
+    from ..seq2seq.writing import write_texts
+
+    set_seed(seed)
+    return write_texts(model, tokenizer, prompts, options)
 
 
 def continue_prompts(model, tokenizer, prompts, options, seed=0):

@@ -59,8 +59,9 @@ def build_config(model, tokenizer):
         for name in ("encoder", "decoder")
     }
     # T5's choice: the pad begins what the decoder writes
-    start = {"decoder_start_token_id": tokenizer.pad_token_id}
-    return draft_config({**start, **section, **stacks})
+    ids = {"decoder_start_token_id": tokenizer.pad_token_id, **_tokens(tokenizer)}
+    ids = {name: written.get(name, own) for name, own in ids.items()}
+    return draft_config({**section, **ids, **stacks})
 
 
 def draft_config(model):
@@ -68,8 +69,10 @@ def draft_config(model):
     import hf_variants
 
     section = model_section(model)
-    cls = hf_variants.VariantsSeq2SeqConfig if is_pair(section) else hf_variants.VariantsConfig
-    return cls(**section)
+    if not is_pair(section):
+        return hf_variants.VariantsConfig(**section)
+    # filled in with that of the tokenizer later
+    return hf_variants.VariantsSeq2SeqConfig(**{"decoder_start_token_id": 0, **section})
 
 
 def is_pair(section):
@@ -79,8 +82,7 @@ def is_pair(section):
 
 def _filled(section, written, tokenizer, where):
     """Config keys of one stack with the vocabulary and the token ids of a tokenizer; ids `written` in the recipe stay."""
-    tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    tokens = {name: written.get(name, own) for name, own in tokens.items()}
+    tokens = {name: written.get(name, own) for name, own in _tokens(tokenizer).items()}
     keys = {"vocab_size": len(tokenizer), **section, **tokens}
     if keys["vocab_size"] < len(tokenizer):
         raise ValueError(f"{where}.vocab_size={keys['vocab_size']} is less than the tokenizer's {len(tokenizer)} tokens")
@@ -130,6 +132,10 @@ def build_model(spec, tokenizer):
     return auto.from_config(config, dtype=dtype)
 
 
+def _tokens(tokenizer):
+    return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+
+
 def read_config(path):
     """The config of a checkpoint, with a ValueError naming `model_path` where it holds no model."""
     from transformers import AutoConfig
@@ -171,11 +177,13 @@ def open_checkpoint(path, dtype="auto", device="auto"):
         dtype: "auto" (as stored), or a name such as "float32". device: "auto" takes CUDA where there is one.
     """
     import torch
+    from transformers import AutoModelForSeq2SeqLM
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = dtype if dtype == "auto" else getattr(torch, dtype)
-    return load_model(path, dtype=dtype).to(device).eval(), load_tokenizer(path)
+    auto = AutoModelForSeq2SeqLM if getattr(read_config(path), "is_encoder_decoder", False) else None
+    return load_model(path, auto, dtype=dtype).to(device).eval(), load_tokenizer(path)
 
 
 def check_rows(spec, config):

@@ -245,7 +245,7 @@ def make_trainer(model, data, spec, announce=print_once):
 
     arguments = training_arguments(spec)
     collator = collator_of(spec, data.tokenizer)
-    flops, peak = training_flops(model.config, spec.data.sequence_length), device_peak(model, arguments, spec.peak_flops)[0]
+    flops, peak = flops_of_row_tokens(model.config, spec), device_peak(model, arguments, spec.peak_flops)[0]
     tokens = rows_per_step(spec, arguments) * row_length(spec)
     throughput = ThroughputCallback(tokens, flops, peak and peak * arguments.world_size)
     trainer = VariantsTrainer(
@@ -280,6 +280,20 @@ def training_flops(config, length):
     from ..analysis.flops import flops_per_token
 
     return 3 * flops_per_token(config, length).total if hasattr(config, "layer_plan") else None
+
+
+def flops_of_row_tokens(config, spec):
+    """`training_flops` of a token of the rows that a `TrainingSpec` packs; with span corruption, of all that becomes of a row
+    (every token of the encoder and of the decoder) over the tokens of the row.
+    """
+    if spec.objective != "span_corruption" or not hasattr(config, "stacks"):
+        return training_flops(config, spec.data.sequence_length)
+    from ..analysis.flops import flops_per_token
+    from .objectives import corruption_of_spec
+
+    lengths = corruption_of_spec(spec)
+    written = flops_per_token(config, lengths.targets, encoder_length=lengths.inputs).total
+    return 3 * written * lengths.targets / lengths.row
 
 
 def device_peak(model, arguments, given):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SEED, HELD_OUT_SHARE = 0, 0.15
-TRAINING, HELD_OUT = 14_000, 600
+TRAINING, HELD_OUT = 12_000, 600
 FORMS = ("en", "de", "digits")
 DIRECTIONS = [(source, target) for source in FORMS for target in FORMS if source != target]
 
@@ -62,10 +62,7 @@ UNITS = [
 
 
 def english(n):
-    """A whole number below 10,000 in English words."""
-    if n >= 1000:
-        rest = n % 1000
-        return f"{english(n // 1000)} thousand" + (f"{' and' if rest < 100 else ''} {english(rest)}" if rest else "")
+    """A whole number below 1,000 in English words."""
     if n >= 100:
         return f"{EN_SMALL[n // 100]} hundred" + (f" and {english(n % 100)}" if n % 100 else "")
     if n < 20:
@@ -82,9 +79,7 @@ def english_ordinal(n):
 
 
 def german(n):
-    """A whole number below 10,000 in German words."""
-    if n >= 1000:
-        return f"{_one(german(n // 1000))}tausend" + (german(n % 1000) if n % 1000 else "")
+    """A whole number below 1,000 in German words."""
     if n >= 100:
         return f"{_one(DE_SMALL[n // 100])}hundert" + (german(n % 100) if n % 100 else "")
     if n < 20:
@@ -111,13 +106,13 @@ def english_digits_ordinal(n):
 
 def composition(n):
     """The pair of hundreds and rest that a number is put together from, or None where one of them is zero."""
-    return (n // 100 % 10, n % 100) if n // 100 % 10 and n % 100 else None
+    return divmod(n, 100) if n > 100 and n % 100 else None
 
 
 def numbers(held, held_out, draw):
     """A number, of as many digits as chance has it, that holds a held-out composition or does not."""
     while True:
-        n = draw.randrange(1, 10 ** draw.choice((2, 3, 3, 4, 4)))
+        n = draw.randrange(1, 10 ** draw.choice((2, 3, 3, 3)))
         if (composition(n) in held) == held_out:
             return n
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 import hf_variants
 from tests.hub.load_clean import outputs
 from tests.tokenizers_for_tests import byte_level_bpe
-from tests.variants import build, draw_ids, tiny
+from tests.variants import build, draw_ids, tiny, tiny_pair
 
 OWN_CARD = "---\nlicense: mit\n---\n# Mine\n\nWords of my own.\n"
 EDITED = "Words below the numbers."
@@ -53,6 +53,13 @@ def push_from_save(folder):
     remember(model, folder, "saved")
     model.save_pretrained(Path(folder) / "saved", push_to_hub=True, repo_id="me/saved")
     tiny("gqa").save_pretrained(f"{folder}/config", push_to_hub=True, repo_id="me/config")
+
+
+def push_pair(folder):
+    model = build(tiny_pair(share_embeddings=False))
+    remember(model, folder, "pair")
+    model.push_to_hub("me/pair")
+    byte_level_bpe().push_to_hub("me/pair")
 
 
 def push_over_cards():
@@ -114,6 +121,7 @@ def main():
     push_sharded(folder)
     push_branches(folder)
     push_from_save(folder)
+    push_pair(folder)
     push_over_cards()
     during = push_training(folder)
     base_name = push_adapter(folder)

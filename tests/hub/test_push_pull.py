@@ -22,6 +22,7 @@ PULLED = {
     "branch_dev": ("AutoModelForCausalLM", "me/branch", {"revision": "dev"}),
     "saved": ("AutoModelForSequenceClassification", "me/saved", {}),
     "trainer": ("AutoModelForCausalLM", "me/trainer", {}),
+    "pair": ("AutoModelForSeq2SeqLM", "me/pair", {}),
 }
 
 
@@ -96,7 +97,9 @@ def test_private_stays_private(hub):
     assert "me/absent" in hub.pulled["refused"]["absent"]
 
 
-@pytest.mark.parametrize("name", ["private", "sharded", "branch", "saved", "config", "trainer", "own", "edited", "tuned"])
+@pytest.mark.parametrize(
+    "name", ["private", "sharded", "branch", "saved", "config", "trainer", "own", "edited", "tuned", "pair"]
+)
 def test_code_is_complete_in_every_repo(hub, name):
     files = hub.repos[f"me/{name}"].files()
     assert room() <= set(files)
@@ -111,7 +114,7 @@ def test_shards_and_branch(hub):
     assert (main["model.norm.weight"] != dev["model.norm.weight"]).all()
 
 
-@pytest.mark.parametrize("name", ["private", "sharded", "branch", "saved", "edited", "tuned", "trainer"])
+@pytest.mark.parametrize("name", ["private", "sharded", "branch", "saved", "edited", "tuned", "trainer", "pair"])
 def test_every_repo_has_our_card(hub, name):
     card = card_of(hub, f"me/{name}")
     assert card.text.count(BEGIN) == card.text.count(END) == 1

@@ -1,4 +1,7 @@
-"""The seq2seq recipe and its parts, on tiny native encoder-decoders: pairs, batches, measures, runs, refusals."""
+"""The seq2seq recipe and its parts, on tiny native encoder-decoders: pairs, batches, measures, runs, refusals.
+
+With the family's own: test_seq2seq_of_the_family.py.
+"""
 
 import json
 
@@ -14,6 +17,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
     T5Config,
     T5ForConditionalGeneration,
+    pipeline,
 )
 
 from hf_variants.metrics import load_metric
@@ -201,6 +205,33 @@ def test_transformers_own_seq2seq_trainer_predicts_with_generate(tokenizer, tmp_
     texts = tokenizer.batch_decode(np.where(output.predictions < 0, 0, output.predictions), skip_special_tokens=True)
     assert texts == write_texts(model, tokenizer, [row["source"] for row in RECORDS[:12]], {"max_new_tokens": 8})
     assert output.metrics["test_loss"] > 0
+
+
+def test_the_pipeline_writes_what_generation_does(tokenizer, native):
+    sources = [row["source"] for row in RECORDS[:5]]
+    model = T5ForConditionalGeneration.from_pretrained(native)
+    writer = pipeline("text-to-text", model=native)
+    answers = writer(sources, prefix="turn: ", max_new_tokens=6, batch_size=2)
+    expected = write_texts(model, tokenizer, [f"turn: {source}" for source in sources], {"max_new_tokens": 6})
+    assert [answer[0]["generated_text"] for answer in answers] == expected
+    assert writer(sources[0], max_new_tokens=6) == [
+        {"generated_text": write_texts(model, tokenizer, sources[:1], {"max_new_tokens": 6})[0]}
+    ]
+    made_so = pipeline("text-to-text", model=native, max_new_tokens=6)
+    assert made_so(sources[1]) == writer(sources[1], max_new_tokens=6) != writer(sources[1], max_new_tokens=2)
+    with pytest.raises(ValueError, match="the text ' ' is empty"):
+        writer(" ")
+    with pytest.raises(KeyError, match="text2text-generation has been removed from transformers"):
+        pipeline("text2text-generation", model=native)  # once it is back, ours may go
+
+
+def test_the_pipeline_refuses_a_decoder(tokenizer):
+    from hf_variants import VariantsConfig, VariantsForCausalLM
+    from tests.training.runs import MODEL
+
+    decoder = VariantsForCausalLM(VariantsConfig(vocab_size=300, **MODEL))
+    with pytest.raises(ValueError, match="'text-to-text' is for encoder-decoders, and this model is of the type 'variants'"):
+        pipeline("text-to-text", model=decoder, tokenizer=tokenizer)
 
 
 def test_bart_writes_its_own_beginning(source, tmp_path):
