@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..training.arguments import training_arguments
+from ..training.bounds import check_numbers
 from ..training.models import build_config, check_model_entry
 from ..training.pretraining import check_parts, rows_per_step, stage_settings
 from ..training.spec_parsing import build_spec
@@ -42,15 +43,9 @@ class Plan:
 
 def check_spec(spec):
     """Refuse impossible numbers of an `AblateSpec`. Raises ValueError."""
+    check_numbers(spec)
     if not spec.seeds or len(set(spec.seeds)) != len(spec.seeds):
         raise ValueError(f"seeds={spec.seeds} must be at least one whole number, none of them twice")
-    if not 0 < spec.confidence < 1:
-        raise ValueError(f"confidence={spec.confidence} must lie between 0 and 1")
-    for name, least in (("match_multiple", 1), ("parallel", 1)):
-        if getattr(spec, name) < least:
-            raise ValueError(f"{name}={getattr(spec, name)} must be at least {least}")
-    if spec.tolerance < 0:
-        raise ValueError(f"tolerance={spec.tolerance} must be at least 0")
     if spec.launcher is not None and "{recipe}" not in spec.launcher:
         raise ValueError(f"launcher={spec.launcher!r} must hold {{recipe}}, the place of a run's YAML file")
     if spec.launcher is None and spec.parallel > 1:

@@ -9,13 +9,14 @@ Notable here: held-out rows are the same before and after; running it again cont
 from pathlib import Path
 
 from ..training.arguments import training_arguments
+from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
 from ..training.processes import is_writer, print_once
 from ..training.stages import run_stage, stage_fingerprint, write_json
 from .extend_spec import ExtendSpec
 from .fine_tuning import check_lengths_of_training, fine_tune
 from .measuring import held_out_rows, measure, measure_methods
-from .scaling import original_length, scale_rope
+from .scaling import check_options, original_length, scale_rope
 from .starting_point import starting_config, starting_model
 
 __all__ = ["ExtendSpec", "extend_context"]
@@ -38,7 +39,7 @@ def extend_context(spec, announce=print_once):
         ValueError: for a spec that cannot be run, before any work; where the scaling did not take effect; or when
             output_dir holds a run of other settings.
     """
-    arguments = training_arguments(spec.training())
+    arguments = check_request(spec)
     _check_plan(spec)
     corpus = read_corpus(spec.data)
     return run_stage(
@@ -52,6 +53,13 @@ def extend_context(spec, announce=print_once):
         allow_changes=spec.allow_changes,
         fixed=_FIXED,
     )
+
+
+def check_request(spec):
+    """The arguments of the fine-tuning. Raises ValueError for what is wrong whatever the checkpoint is."""
+    check_numbers(spec)
+    check_options(spec.method, spec.options)
+    return training_arguments(spec.training())
 
 
 def _stage_settings(spec, texts):

@@ -48,7 +48,7 @@ def scale_rope(config, method, factor, layers=None, force=False, **options):
     original = original_length(config)
     extended = round(original * factor)
     options = {**_DEFAULT_OPTIONS.get(method, {}), **options}
-    _check_options(method, options)
+    check_options(method, options)
     result = copy.deepcopy(config)
     scaled = lambda key, rope: _scaled(rope, method, factor, original, options, config.rotary_dim_of(key))  # noqa: E731
     nested = config.rope_is_nested or (layers == "full_attention" and set(config.layer_types) != {"full_attention"})
@@ -100,7 +100,8 @@ def _check_unscaled(config, chosen, force):
         )
 
 
-def _check_options(method, options):
+def check_options(method, options):
+    """Raise a ValueError for an option that the rule of a method does not take, or one of two lists without the other."""
     kind = "default" if method in ("none", "theta") else method
     required, optional = ROPE_KEYS[kind]
     optional = (*optional, "rope_theta") if method == "theta" else optional

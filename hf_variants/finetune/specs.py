@@ -8,6 +8,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from ..modeling.vocabulary import nearest
+from ..training.bounds import SEEDS, check_numbers
 from ..training.spec_parsing import describe_keys, key
 
 ADAPTERS = ("lora", "dora", "qlora")
@@ -22,14 +24,14 @@ class ExamplesSpec:
     split: str = key("split of a `datasets` source", "train")
     text_key: str = key("field that holds the text, for task=classification and continued", "text")
     label_key: str = key("field that holds the class, for task=classification", "label")
-    max_examples: int | None = key("read only so many examples", None)
-    sequence_length: int = key("tokens per example at most; per row for task=continued", 256)
+    max_examples: int | None = key("read only so many examples", None, least=1)
+    sequence_length: int = key("tokens per example at most; per row for task=continued", 256, least=2)
     over_long: Literal["refuse", "truncate", "drop"] = key(
         "what to do with longer examples; their number is always shown", "refuse"
     )
-    eval_fraction: float = key("share of the examples held out", 0.1)
+    eval_fraction: float = key("share of the examples held out", 0.1, least=0, below=1)
     eval_source: str | None = key("a held-out source of its own, instead of eval_fraction", None)
-    split_seed: int = key("seed of the choice of held-out examples", 0)
+    split_seed: int = key("seed of the choice of held-out examples", 0, **SEEDS)
 
 
 @dataclass
@@ -38,9 +40,9 @@ class AdapterSpec:
     al. 2023, arXiv:2305.14314).
     """
 
-    r: int = key("rank", 16)
-    alpha: float = key("scale of the update: alpha / r", 32.0)
-    dropout: float = key("dropout of the adapter's input", 0.0)
+    r: int = key("rank", 16, least=1)
+    alpha: float = key("scale of the update: alpha / r", 32.0, above=0)
+    dropout: float = key("dropout of the adapter's input", 0.0, least=0, below=1)
     target_modules: str | list[str] = key(
         "what is adapted: all-linear reaches every projection and every expert, or names such as [q_proj, v_proj]",
         "all-linear",
@@ -70,8 +72,8 @@ class FinetuneSpec:
     )
     chat_template: str | None = key("a Jinja file; null keeps the tokenizer's template, or gives it a plain one", None)
     trainer: dict = key("SFTConfig, DPOConfig or TrainingArguments by their own names (max_steps, beta, ...)", factory=dict)
-    samples: int = key("held-out prompts that a supervised run answers at its end", 3)
-    seed: int = key("seed of adapters, fresh heads and data order", 0)
+    samples: int = key("held-out prompts that a supervised run answers at its end", 3, least=0)
+    seed: int = key("seed of adapters, fresh heads and data order", 0, **SEEDS)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
     allow_changes: bool = key("continue the run in output_dir although settings changed (more steps, another rate)", False)
@@ -94,6 +96,13 @@ _TASKS_OF = {
 
 def check_keys(spec):
     """Refuse keys of a `FinetuneSpec` that its task or method does not read, and impossible numbers. Raises ValueError."""
+    from ..modeling.configuration_variants import VariantsConfig
+
+    check_numbers(spec)
+    for name in spec.toggles:
+        if name not in VariantsConfig.own_fields():
+            meant = nearest(name, VariantsConfig.own_fields())
+            raise ValueError(f"unknown key 'toggles.{name}'{meant}; it takes the keys of VariantsConfig")
     changed = _changed_keys(spec)
     for name, tasks in _TASKS_OF.items():
         if name in changed and spec.task not in tasks:
@@ -103,15 +112,6 @@ def check_keys(spec):
     adapter = next((name for name in changed if name.startswith("adapter.")), None)
     if adapter and spec.method not in ADAPTERS:
         raise ValueError(f"{adapter}={changed[adapter]!r} has no effect with method='full'; choose from {list(ADAPTERS)}")
-    if spec.adapter.r < 1 or spec.adapter.alpha <= 0 or not 0 <= spec.adapter.dropout < 1:
-        raise ValueError(
-            f"adapter.r={spec.adapter.r} must be at least 1, adapter.alpha={spec.adapter.alpha} above 0 and "
-            f"adapter.dropout={spec.adapter.dropout} in [0, 1)"
-        )
-    if spec.data.sequence_length < 2:
-        raise ValueError(f"data.sequence_length={spec.data.sequence_length} must be at least 2 (one to read, one to predict)")
-    if spec.samples < 0:
-        raise ValueError(f"samples={spec.samples} must be at least 0")
 
 
 def _changed_keys(spec):

@@ -10,6 +10,7 @@ from typing import get_type_hints
 
 from ..modeling.vocabulary import nearest
 from ..training.arguments import DEFAULTS as RUN_DEFAULTS
+from ..training.arguments import check_trainer_numbers
 from ..training.spec_parsing import convert
 
 _ELSEWHERE = {
@@ -61,6 +62,7 @@ def arguments_of(spec):
         if key not in known:
             raise ValueError(f"unknown key 'trainer.{key}'{nearest(key, known)}; it takes the names of {cls.__name__}")
         section[key] = convert(value, hints[key], f"trainer.{key}")
+    check_trainer_numbers(section)
     machine = {"dataloader_pin_memory": torch.cuda.is_available(), "use_cpu": not torch.accelerator.is_available()}
     defaults = {**RUN_DEFAULTS, **_OWN_DEFAULTS, **machine}
     if spec.task in ("supervised", "preference"):

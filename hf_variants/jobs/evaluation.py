@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from ..training.bounds import check_numbers
 from ..training.documents import documents_of
-from ..training.models import open_checkpoint
+from ..training.models import check_device, open_checkpoint
 from ..training.processes import print_once
 
 
@@ -15,6 +16,7 @@ def evaluate(spec, announce=print_once):
     """
     from ..evaluation.perplexity import corpus_perplexity, position_edges
 
+    check_evaluation(spec)
     texts = documents_of(spec.data, spec.part)
     model, tokenizer = open_checkpoint(spec.model_path, spec.dtype, spec.device)
     measured = corpus_perplexity(
@@ -32,6 +34,14 @@ def evaluate(spec, announce=print_once):
     if spec.output is not None:
         _write(spec.output, result)
     return result
+
+
+def check_evaluation(spec):
+    """Refuse what no checkpoint could be measured with, before anything is read. Raises ValueError."""
+    check_numbers(spec)
+    check_device(spec.device)
+    if spec.window is not None and spec.stride is not None and spec.stride >= spec.window:
+        raise ValueError(f"stride={spec.stride} must lie in [1, {spec.window - 1}]: windows of {spec.window} share a token")
 
 
 def _bits(measured):

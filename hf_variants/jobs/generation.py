@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from ..training.arguments import check_generation_section
-from ..training.models import open_checkpoint
+from ..training.bounds import check_numbers
+from ..training.models import check_device, open_checkpoint
 from ..training.processes import print_once
 
 DEFAULTS = {"max_new_tokens": 64}
@@ -18,10 +19,8 @@ def generate(spec, announce=print_once):
     Raises:
         ValueError: without prompts, or for a generation key that GenerationConfig does not know.
     """
-    prompts = spec.prompts + ([] if spec.prompt is None else [spec.prompt])
-    if not prompts:
-        raise ValueError("prompts is empty; give prompt='...' or prompts=[...]")
-    options = {**DEFAULTS, **check_generation_section(spec.generation)}
+    check_generation(spec)
+    prompts, options = prompts_of(spec), {**DEFAULTS, **spec.generation}
     model, tokenizer = open_checkpoint(spec.model_path, spec.dtype, spec.device)
     if model.config.is_encoder_decoder:
         texts = _written(model, tokenizer, prompts, options, spec.seed)
@@ -45,6 +44,20 @@ def _written(model, tokenizer, prompts, options, seed):
 
     set_seed(seed)
     return write_texts(model, tokenizer, prompts, options)
+
+
+def check_generation(spec):
+    """Refuse what no checkpoint could continue, before one is read. Raises ValueError."""
+    check_numbers(spec)
+    check_device(spec.device)
+    check_generation_section(spec.generation)
+    if not prompts_of(spec):
+        raise ValueError("prompts is empty; give prompt='...' or prompts=[...]")
+
+
+def prompts_of(spec):
+    """All prompts of a `GenerateSpec`."""
+    return spec.prompts + ([] if spec.prompt is None else [spec.prompt])
 
 
 def continue_prompts(model, tokenizer, prompts, options, seed=0):

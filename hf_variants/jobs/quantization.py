@@ -7,6 +7,7 @@ share a document.
 from dataclasses import replace
 from pathlib import Path
 
+from ..training.bounds import check_numbers
 from ..training.documents import documents_fingerprint, documents_of, train_and_eval_documents
 from ..training.processes import print_once
 from ..training.stages import STAGE_FILE, run_stage, stage_fingerprint
@@ -29,7 +30,7 @@ def quantize(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any work.
     """
-    _check(spec)
+    check_quantization(spec)
     calibration, held_out = _documents(spec)
     return run_stage(
         "quantize",
@@ -56,15 +57,14 @@ def calibration_ids(texts, tokenizer, rows, length):
     return torch.stack([torch.as_tensor(row, dtype=torch.long) for row in chosen])
 
 
-def _check(spec):
+def check_quantization(spec):
+    """Refuse what is wrong whatever the checkpoint is, before anything is read. Raises ValueError."""
     from ..quantize.checkpoint import check_arguments
     from ..quantize.producers import check_producer
 
+    check_numbers(spec)
     check_arguments(spec.method, spec.bits, spec.group_size, spec.to, True, (), spec.max_bytes)
     check_producer(spec.producer)
-    for name, least in (("calibration_rows", 1), ("eval_rows", 0)):
-        if getattr(spec, name) < least:
-            raise ValueError(f"{name}={getattr(spec, name)} must be at least {least}")
     if spec.method == "rtn" and (spec.calibration or not (spec.clip and spec.compensate)):
         raise ValueError("calibration, clip and compensate mean nothing to method='rtn'; leave them out or use method='awq'")
     if spec.method == "awq" and not (spec.calibration or spec.data.source):

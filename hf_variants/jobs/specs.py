@@ -9,6 +9,7 @@ from ..finetune.specs import FinetuneSpec
 from ..seq2seq.specs import Seq2SeqSpec
 from ..studies.extrapolation_specs import ExtrapolateSpec
 from ..studies.scaling_specs import ScalingStudySpec
+from ..training.bounds import SEEDS
 from ..training.spec_parsing import key
 from ..training.specs import DataSpec, TrainingSpec
 from ..vision_language.specs import VisionLanguageSpec
@@ -38,11 +39,11 @@ class EvaluateSpec:
     model_path: str = key("checkpoint directory or Hub id")
     data: DataSpec = key("documents", factory=DataSpec)
     part: Literal["eval", "train", "all"] = key("which documents of the split to read", "eval")
-    window: int | None = key("tokens per window; null means max_position_embeddings", None)
-    stride: int | None = key("tokens scored per window; null means window - 1", None)
-    batch_size: int = key("windows per forward", 8)
-    max_tokens: int | None = key("stop after so many scored tokens", None)
-    position_buckets: int = key("ranges of positions to report", 8)
+    window: int | None = key("tokens per window; null means max_position_embeddings", None, least=2)
+    stride: int | None = key("tokens scored per window; null means window - 1", None, least=1)
+    batch_size: int = key("windows per forward", 8, least=1)
+    max_tokens: int | None = key("stop after so many scored tokens", None, least=1)
+    position_buckets: int = key("ranges of positions to report", 8, least=1)
     dtype: Dtype = key("dtype of the weights", "auto")
     device: str = key("cpu, cuda, cuda:1, or auto", "auto")
     output: str | None = key("write the numbers to this .json", None)
@@ -56,7 +57,7 @@ class GenerateSpec:
     prompts: list[str] = key("texts to continue", factory=list)
     prompt: str | None = key("one text to continue, beside `prompts`", None)
     generation: dict = key("GenerationConfig keys by their own names (max_new_tokens, do_sample, ...)", factory=dict)
-    seed: int = key("seed of sampling", 0)
+    seed: int = key("seed of sampling", 0, **SEEDS)
     dtype: Dtype = key("dtype of the weights", "auto")
     device: str = key("cpu, cuda, cuda:1, or auto", "auto")
     output: str | None = key("write prompts and texts to this .json", None)
@@ -75,16 +76,18 @@ class QuantizeSpec:
     clip: bool = key("awq: search the ends of every group", True)
     compensate: bool = key("awq: let later weights make up for the rounding of earlier ones (GPTQ, arXiv:2210.17323)", True)
     leave_unquantized: list[str] = key("Linears to keep dense: full names or patterns (model.layers.0.*)", factory=list)
-    max_bytes: int | None = key("awq: size of the weights; room beyond 4 bits goes to the most sensitive Linears", None)
+    max_bytes: int | None = key(
+        "awq: size of the weights; room beyond 4 bits goes to the most sensitive Linears", None, least=1
+    )
     to: Literal["variants", "native"] = key(
         "native: in the class and names of the native family, for serving engines", "variants"
     )
     producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused with the reason", "own")
     calibration: str | None = key("text, folder or dataset to calibrate on, instead of data's training part", None)
     data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
-    calibration_rows: int = key("rows of calibration", 32)
-    calibration_length: int | None = key("tokens per row; null means data.sequence_length", None)
-    eval_rows: int = key("held-out rows on which full, rounded and quantized are compared; 0: none", 0)
+    calibration_rows: int = key("rows of calibration", 32, least=1)
+    calibration_length: int | None = key("tokens per row; null means data.sequence_length", None, least=1)
+    eval_rows: int = key("held-out rows on which full, rounded and quantized are compared; 0: none", 0, least=0)
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
 
 

@@ -13,6 +13,7 @@ stopped.
 import time
 from pathlib import Path
 
+from ..context.extend import check_request
 from ..training.documents import documents_of
 from ..training.pretraining import pretrain
 from ..training.processes import print_once
@@ -20,10 +21,10 @@ from ..training.spec_parsing import build_spec, read_recipe, starts_of
 from ..training.specs import TrainingSpec
 from ..training.stages import read_json, run_stage, stage_fingerprint
 from .compare import compare_checkpoints, save_in_bfloat16
-from .evaluation import evaluate
+from .evaluation import check_evaluation, evaluate
 from .extension import extend
-from .generation import DEFAULTS, check_generation_section, continue_prompts
-from .quantization import quantize
+from .generation import DEFAULTS, check_generation, continue_prompts
+from .quantization import check_quantization, quantize
 from .quickstart_report import write_quickstart_report
 from .specs import EvaluateSpec, ExtendSpec, GenerateSpec, QuantizeSpec
 
@@ -42,6 +43,7 @@ def quickstart(spec, announce=print_once):
     began = time.perf_counter()
     root = Path(spec.output)
     specs = stage_specs(spec)
+    check_stages(specs)
     results = {"pretrain": pretrain(specs["pretrain"], announce)}
     results["training_log"] = read_json(root / "pretrained" / "training_log.json")
     results["evaluate"] = _evaluate(spec, specs["evaluate"], announce)
@@ -74,6 +76,16 @@ def stage_specs(spec):
         "rtn": _spec(QuantizeSpec, "quantize", spec.quantize, **paths, output_dir=str(root / "rtn"), method="rtn"),
         "generate": _spec(GenerateSpec, "generate", spec.generate, model_path=extended, output=None),
     }
+
+
+def check_stages(specs):
+    """Refuse a wrong key of a late stage before the first one starts; the first checks itself. Raises ValueError."""
+    checks = {"evaluate": check_evaluation, "extend": check_request, "awq": check_quantization, "rtn": check_quantization}
+    for name, check in {**checks, "generate": check_generation}.items():
+        try:
+            check(specs[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
 
 def _spec(cls, name, section, **paths):
@@ -149,7 +161,7 @@ def _samples(spec, stage, announce):
 
     root = Path(spec.output)
     names = ("pretrained", "extended", "bf16", "rtn", "awq")
-    options = {**DEFAULTS, **check_generation_section(stage.generation)}
+    options = {**DEFAULTS, **stage.generation}
     settings = {**_plain(stage, "model_path"), **{name: stage_fingerprint(root / name) for name in names}}
 
     def work():

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..finetune.base import base_fingerprint
 from ..finetune.examples import read_examples
 from ..training.arguments import check_generation_section, training_arguments
+from ..training.bounds import check_numbers
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
 from ..training.processes import is_writer, print_once
 from ..training.stages import run_stage, write_json
@@ -38,8 +39,8 @@ def seq2seq(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
     """
-    check_spec(spec)
     arguments = training_arguments(spec)
+    check_spec(spec)
     pairs = read_examples(spec.data, "seq2seq")
     repeated = len({record[spec.data.source_key] for record in pairs.train} & {r[spec.data.source_key] for r in pairs.eval})
     if repeated:
@@ -59,15 +60,11 @@ def seq2seq(spec, announce=print_once):
 
 def check_spec(spec):
     """Refuse a `Seq2SeqSpec` that cannot be run, before anything is read. Raises ValueError."""
+    check_numbers(spec)
+    check_generation_section(spec.generation)
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to start from); got {given}")
-    for name in ("max_source_length", "max_target_length"):
-        if getattr(spec.data, name) < 2:
-            raise ValueError(f"data.{name}={getattr(spec.data, name)} must be at least 2 (a token and the end token)")
-    for name in ("generated", "samples"):
-        if getattr(spec, name) < 0:
-            raise ValueError(f"{name}={getattr(spec, name)} must be at least 0")
     if spec.model is not None and not is_pair(model_section(spec.model)):
         raise ValueError(
             "model must be an encoder-decoder, with the sections model.encoder and model.decoder; one stack alone is trained "
@@ -84,7 +81,6 @@ def check_spec(spec):
     elif spec.tokenizer.path is None:
         special_tokens(spec.tokenizer, "seq2seq")
     check_pair_lengths(config, spec.data.max_source_length, spec.data.max_target_length)
-    check_generation_section(spec.generation)
 
 
 def stage_settings(spec, fingerprint):

@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from ..training.bounds import SEEDS
 from ..training.spec_parsing import key
 from ..training.specs import TokenizerSpec
 
@@ -22,15 +23,15 @@ class PairsSpec:
     target_key: str = key("field that holds the text to write", "target")
     group_key: str | None = key("field that names the kind of a pair; exact match is then also told by kind", None)
     prefix: str = key("put before every source, as T5's 'translate English to German: '", "")
-    max_examples: int | None = key("read only so many pairs", None)
-    max_source_length: int = key("tokens that the encoder reads at most, special tokens included", 128)
-    max_target_length: int = key("tokens that the decoder writes at most, the end token included", 128)
+    max_examples: int | None = key("read only so many pairs", None, least=1)
+    max_source_length: int = key("tokens that the encoder reads at most, special tokens included", 128, least=2)
+    max_target_length: int = key("tokens that the decoder writes at most, the end token included", 128, least=2)
     over_long: Literal["refuse", "truncate", "drop"] = key(
         "what to do with pairs whose source or target is longer; their number is always shown", "refuse"
     )
-    eval_fraction: float = key("share of the pairs held out", 0.1)
+    eval_fraction: float = key("share of the pairs held out", 0.1, least=0, below=1)
     eval_source: str | None = key("a held-out source of its own, instead of eval_fraction", None)
-    split_seed: int = key("seed of the choice of held-out pairs", 0)
+    split_seed: int = key("seed of the choice of held-out pairs", 0, **SEEDS)
 
 
 @dataclass
@@ -51,9 +52,11 @@ class Seq2SeqSpec:
         "transformers TrainingArguments by their own names (max_steps, learning_rate, bf16, ...)", factory=dict
     )
     generation: dict = key("GenerationConfig keys by their own names (num_beams, max_new_tokens, ...)", factory=dict)
-    generated: int = key("held-out pairs written at every evaluation during training; 0: none. At the end all are", 200)
-    samples: int = key("held-out pairs shown in the report", 12)
-    seed: int = key("seed of weights and data order", 0)
+    generated: int = key(
+        "held-out pairs written at every evaluation during training; 0: none. At the end all are", 200, least=0
+    )
+    samples: int = key("held-out pairs shown in the report", 12, least=0)
+    seed: int = key("seed of weights and data order", 0, **SEEDS)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
     allow_changes: bool = key("continue the run in output_dir although settings changed (more steps, another rate)", False)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..ablation.planning import drafts, run_directory
 from ..ablation.run import ablate
+from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
 from ..training.models import open_checkpoint
 from ..training.processes import is_writer, print_once
@@ -53,13 +54,12 @@ def extrapolate(spec, announce=print_once):
 
 def check_extrapolation(spec, ablation):
     """The length that all variants are trained at. Raises ValueError for one that nothing could be learned from."""
+    check_numbers(spec)
+    check_methods(spec.methods)
     lengths = spec.lengths
     ascending = all(later > earlier for earlier, later in zip(lengths, lengths[1:], strict=False))
     if not lengths or not ascending or lengths[0] < 2:
         raise ValueError(f"lengths={lengths} must ascend from at least 2 tokens")
-    for name in ("rows", "bucket"):
-        if getattr(spec, name) < 1:
-            raise ValueError(f"{name}={getattr(spec, name)} must be at least 1")
     checked = drafts(ablation)
     trained = checked[0][1].data.sequence_length
     for variant, draft in checked:
@@ -71,7 +71,6 @@ def check_extrapolation(spec, ablation):
             )
     if lengths[-1] <= trained:
         raise ValueError(f"lengths={lengths} end within data.sequence_length={trained}; give at least one that is longer")
-    check_methods(spec.methods)
     return trained
 
 

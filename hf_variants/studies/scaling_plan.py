@@ -15,6 +15,7 @@ from ..ablation.planning import PlannedRun
 from ..ablation.variants import Variant, base_keys, changed, flat
 from ..analysis import count_parameters
 from ..training.arguments import DEFAULTS, training_arguments
+from ..training.bounds import check_numbers
 from ..training.models import build_config, check_model_entry
 from ..training.pretraining import check_parts, rows_per_step, stage_settings, training_flops
 from ..training.spec_parsing import build_spec
@@ -45,17 +46,12 @@ class StudyRun(PlannedRun):
 
 def check_study(spec):
     """Refuse impossible numbers of a `ScalingStudySpec`. Raises ValueError."""
+    check_numbers(spec)
     if not spec.sizes:
         raise ValueError("sizes is empty: name at least one, such as {small: {model.hidden_size: 64}}")
     for name, values in (("token_counts", spec.token_counts), ("seeds", spec.seeds)):
         if not values or len(set(values)) != len(values):
             raise ValueError(f"{name}={values} must be at least one whole number, none of them twice")
-    if min(spec.token_counts) < 1:
-        raise ValueError(f"token_counts={spec.token_counts} must be positive")
-    if not 0 < spec.decay_share < 1:
-        raise ValueError(f"decay_share={spec.decay_share} must lie between 0 and 1")
-    if spec.bootstrap < 0:
-        raise ValueError(f"bootstrap={spec.bootstrap} must be at least 0")
     given = sorted(key for key in base_keys(spec).get("trainer", {}) if key in _SCHEDULE)
     if given:
         raise ValueError(
@@ -131,8 +127,10 @@ def _run(spec, size, seed, count, tokenizer, texts):
     made = training_spec(spec, size, seed, count)
     config = build_config(size.keys["model"], tokenizer)
     parameters = count_parameters(config)
-    steps, decay_start = schedule_of(spec, made.data.sequence_length * rows_per_step(training_arguments(made)), count, size)
-    tokens = steps * made.data.sequence_length * rows_per_step(training_arguments(made))
+    steps, decay_start = schedule_of(
+        spec, made.data.sequence_length * rows_per_step(made, training_arguments(made)), count, size
+    )
+    tokens = steps * made.data.sequence_length * rows_per_step(made, training_arguments(made))
     settings = json.loads(json.dumps(stage_settings(made, texts)))
     flops = training_flops(config, made.data.sequence_length) * tokens
     numbers = {"steps": steps, "decay_start": decay_start, "tokens": tokens, "flops": flops}
@@ -170,7 +168,7 @@ def training_spec(spec, size, seed, count):
     # a first look for the rows of a step, which the length of the run follows from
     trainer = dict(keys.get("trainer", {}))
     first = build_spec(TrainingSpec, {**keys, "trainer": trainer, **place, "overwrite": spec.overwrite})
-    per_step = first.data.sequence_length * rows_per_step(training_arguments(first))
+    per_step = first.data.sequence_length * rows_per_step(first, training_arguments(first))
     steps, start = schedule_of(spec, per_step, count, size)
     trainer.update(
         max_steps=steps,

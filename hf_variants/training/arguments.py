@@ -8,6 +8,7 @@ import dataclasses
 from typing import get_type_hints
 
 from ..modeling.vocabulary import nearest
+from .bounds import Bounds
 from .spec_parsing import convert
 
 # Keys of TrainingArguments that a recipe says elsewhere, each with the place.
@@ -15,6 +16,17 @@ _SAID_ELSEWHERE = {
     "output_dir": "output_dir at the top of the recipe",
     "seed": "seed at the top of the recipe",
     "resume_from_checkpoint": "nothing: a run always continues from its last good checkpoint",
+}
+
+_POSITIVE, _COUNT, _SHARE, _FROM_ZERO = Bounds(above=0), Bounds(least=1), Bounds(least=0, below=1), Bounds(least=0)
+# What torch refuses when the optimizer is made, after all data is read, or what passes and does nothing.
+_BOUNDS = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "dataloader_num_workers"), _FROM_ZERO),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), _COUNT),
+    **dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "num_train_epochs", "adam_epsilon", "beta"), _POSITIVE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE),
+    "save_total_limit": _COUNT,
+    "max_steps": Bounds(least=-1),
 }
 
 DEFAULTS = {
@@ -55,7 +67,14 @@ def check_trainer_section(section):
             raise ValueError(f"unknown key 'trainer.{key}'{nearest(key, known)}; it takes the names of TrainingArguments")
         # declared as text for the sake of its command line, but true is what it asks for
         checked[key] = value if key == "fsdp" and value is True else convert(value, hints[key], f"trainer.{key}")
+    check_trainer_numbers(checked)
     return checked
+
+
+def check_trainer_numbers(section):
+    """Raise a ValueError for a number of a `trainer` section that would fail late, or do nothing without a word."""
+    for key, value in section.items():
+        _BOUNDS.get(key, Bounds()).check(value, f"trainer.{key}")
 
 
 def training_arguments(spec):
@@ -72,12 +91,16 @@ def training_arguments(spec):
         raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
 
 
-def check_generation_section(section):
-    """The section itself. Raises ValueError for a key that GenerationConfig does not know, naming the nearest."""
+def check_generation_section(section, where="generation"):
+    """The section itself. Raises ValueError for a key that GenerationConfig does not know, naming the nearest.
+
+    Args:
+        where: the dotted key of the section.
+    """
     from transformers import GenerationConfig
 
     known = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
     for key in section:
         if key not in known:
-            raise ValueError(f"unknown key 'generation.{key}'{nearest(key, known)}; it takes the names of GenerationConfig")
+            raise ValueError(f"unknown key '{where}.{key}'{nearest(key, known)}; it takes the names of GenerationConfig")
     return section

@@ -170,6 +170,19 @@ def no_model(path, error):
     return ValueError(f"model_path={str(path)!r} holds no model: {absent}{reason}")
 
 
+def check_device(name):
+    """Raise a ValueError where torch knows no such device, or this machine has none. "auto" is always one."""
+    import torch
+
+    if name == "auto":
+        return
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"device={name!r} cannot be used: {reason}; choose auto, cpu, cuda or cuda:NUMBER") from None
+
+
 def open_checkpoint(path, dtype="auto", device="auto"):
     """(model in eval mode, tokenizer) of a directory or Hub id. Raises ValueError when either is missing.
 

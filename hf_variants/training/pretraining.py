@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .arguments import training_arguments
+from .arguments import check_generation_section, training_arguments
+from .bounds import check_numbers
 from .checkpoints import last_good_checkpoint
 from .documents import read_corpus
 from .models import build_model, check_model_entry, check_rows, model_section
@@ -68,6 +69,7 @@ def pretrain(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
     """
+    check_numbers(spec)
     arguments = training_arguments(spec)
     check_model_entry(spec)
     check_parts(spec)
@@ -128,8 +130,7 @@ def check_parts(spec):
     check_metrics(spec.metrics)
     if spec.data.sequence_length < 2:
         raise short_row(spec.data.sequence_length)
-    if not 0 <= spec.data.corrupt_limit < 1:
-        raise ValueError(f"data.corrupt_limit={spec.data.corrupt_limit} must be a share from 0 to less than 1")
+    check_generation_section(spec.samples.generation, "samples.generation")
     if spec.tokenizer.path is None and spec.model_path is None:
         special_tokens(spec.tokenizer, spec.objective, sentinels_of_spec(spec))
     if spec.optimizer == "muon":

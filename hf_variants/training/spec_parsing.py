@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from ..modeling.vocabulary import nearest
+from .bounds import Bounds, check_numbers
 
 
 class _Loader(yaml.SafeLoader):
@@ -104,8 +105,8 @@ def build_spec(cls, mapping, where=""):
     """Make the dataclass `cls` from a nested mapping.
 
     Raises:
-        ValueError: naming key, value and reason, with the nearest known key, for an unknown key, a missing key or a
-        wrong type.
+        ValueError: naming key, value and reason, with the nearest known key, for an unknown key, a missing key, a
+        wrong type or a number out of range.
     """
     hints = get_type_hints(cls)
     known = {field.name: field for field in dataclasses.fields(cls)}
@@ -118,7 +119,9 @@ def build_spec(cls, mapping, where=""):
             values[name] = convert(mapping[name], hints[name], where + name)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"key {where + name!r} is missing and has no default")
-    return cls(**values)
+    spec = cls(**values)
+    check_numbers(spec, where)
+    return spec
 
 
 def load_spec(cls, config=None, words=()):
@@ -230,14 +233,16 @@ def describe_keys(cls, where=""):
     return rows
 
 
-def key(help, default=dataclasses.MISSING, factory=dataclasses.MISSING, start=None):
+def key(help, default=dataclasses.MISSING, factory=dataclasses.MISSING, start=None, **limits):
     """A dataclass field that carries its help text; without `default` and `factory` the key is required.
 
-    `start`: a text in place of a section is short for {start: text}, so that single keys of it can be replaced.
+    Args:
+        start: a text in place of a section is short for {start: text}, so that single keys of it can be replaced.
+        limits: of its number, or of each number in its list (`Bounds`: least, most, above, below).
     """
     arguments = {"default": default, "default_factory": factory}
     given = {name: value for name, value in arguments.items() if value is not dataclasses.MISSING}
-    return dataclasses.field(metadata={"help": help, "start": start}, **given)
+    return dataclasses.field(metadata={"help": help, "start": start, "bounds": Bounds(**limits)}, **given)
 
 
 def _section_of(annotation):

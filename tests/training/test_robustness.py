@@ -202,7 +202,7 @@ def test_corrupt_records_are_skipped_counted_and_limited(text, tmp_path):
 BAD = {
     "one token per row": ({"data": {"sequence_length": 1}}, "sequence_length=1 must be at least 2"),
     "no room for bytes": ({"tokenizer": {"vocab_size": 100}}, "vocab_size=100 must be at least 259"),
-    "no share": ({"data": {"corrupt_limit": 1.0}}, "corrupt_limit=1.0 must be a share"),
+    "no share": ({"data": {"corrupt_limit": 1.0}}, r"corrupt_limit=1.0 must lie in \[0, 1\)"),
     "two kinds of source": ({"data": {"sources": [{"source": "a.txt"}]}}, "either data.source or data.sources"),
     "rows beyond the context": ({"data": {"sequence_length": 128}}, "sequence_length=128 exceeds max_position_embeddings=64"),
 }
