@@ -154,35 +154,45 @@ def presets_page():
 
 
 def memory_page():
-    """Memory and time of training presets of three sizes, from `analysis.training_plan`."""
-    from hf_variants.analysis.training_plan import fewest_devices, training_plan
-    from hf_variants.presets import load_preset
+    """Memory of training presets of three sizes, from `analysis.plan_memory`."""
+    from hf_variants.analysis import fewest_devices, plan_memory
 
-    lines = ["# Memory and time of training, by preset", ""]
+    lines = ["# Memory of training, by preset", ""]
     lines += [
-        "Estimates of `hf_variants.analysis.training_plan` for fully sharded training in bf16 with fp32 states and",
-        "activation checkpointing, rows of 4,096 tokens, one row per device: GB on each device of 80 GB, and days for 10^12",
-        "tokens at 40% of 989 TFLOP/s. Nothing in this table was measured. **Bold** is the fewest devices (a power of two) on",
-        "which it fits; 'gathered' is what plain sharding gathers of two blocks at a time, which expert parallelism avoids",
-        "for experts.",
+        "What `hf-variants plan-memory` says ([memory_plan.md](memory_plan.md)) of fully sharded training (FSDP2) with fp32 states,",
+        "autocast to bf16, AdamW and activation checkpointing, rows of 4,096 tokens, one row per device: GB on each device of 80 GB,",
+        "at the height of a step. Nothing in this table was measured. **Bold** is the fewest devices (a power of two) on which it",
+        "fits. With EP the routed experts of a layer are shared by eight devices, so that each gathers an eighth of them.",
         "",
-        "| preset | devices | states | gathered | activations | total | days |",
-        "|---|---|---|---|---|---|---|",
+        "| preset | devices | EP | weights, optimizer | gradients | activations | communication, workspace | peak |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    options = {"length": 4096, "tokens": 1e12}
+    options = {"length": 4096, "memory": 80e9, "checkpointing": True, "sharding": "fsdp"}
     for name in ("llama-2-7b", "mixtral-8x7b", "deepseek-v3"):
-        config = load_preset(name)
-        fewest = fewest_devices(config, **options)
-        for factor in (1, 4, 16):
-            plan = training_plan(config, fewest.devices * factor, **options)
-            devices = f"**{plan.devices:,}**" if factor == 1 else f"{plan.devices:,}"
-            sizes = [f"{value / 1e9:.1f}" for value in (plan.states, plan.gathered, plan.activations, plan.total)]
-            lines.append(f"| `{name}` | {devices} | {' | '.join(sizes)} | {plan.seconds / 86400:,.1f} |")
+        for experts in (1, 8) if VariantsConfig.from_preset(name).has_experts else (1,):
+            fewest = fewest_devices(name, expert_parallel=experts, **options)
+            if fewest is None:
+                plan = plan_memory(name, devices=1 << 14, expert_parallel=experts, **options)
+                lines.append(f"| `{name}` | {_plan_cells(plan, False)}: does not fit |")
+                continue
+            for factor in (1, 4):
+                devices = fewest["settings"]["devices"] * factor
+                plan = plan_memory(name, devices=devices, expert_parallel=experts, **options)
+                lines.append(f"| `{name}` | {_plan_cells(plan, factor == 1)} |")
     return HEADER + "\n".join(lines) + "\n"
 
 
+def _plan_cells(plan, fewest):
+    settings, parts = plan["settings"], plan["peak"]["parts"]
+    groups = (("weights", "optimizer"), ("gradients", "head"), ("activations",), ("communication", "workspace"))
+    sizes = [sum(parts.get(part, 0) for part in group) for group in groups] + [plan["peak"]["bytes"]]
+    devices = f"**{settings['devices']:,}**" if fewest else f"{settings['devices']:,}"
+    experts = settings["expert_parallel"]
+    return " | ".join([devices, str(experts) if experts > 1 else "", *(f"{size / 1e9:.1f}" for size in sizes)])
+
+
 PAGES = {
-    "memory_plan.md": memory_page,
+    "memory_presets.md": memory_page,
     "options.md": options_page,
     "rules.md": rules_page,
     "pairs.md": pairs_page,

@@ -6,12 +6,11 @@ from .count import count, count_table
 from .counts import ParameterCounts, count_parameters
 from .describe import describe, describe_table, describe_text
 from .flops import FlopCounts, flops_per_token
-from .training_plan import TrainingPlan, fewest_devices, training_plan
+from .memory_plan import fewest_devices, plan_memory
 
 __all__ = [
     "CacheSize",
     "FlopCounts",
-    "TrainingPlan",
     "ParameterCounts",
     "count",
     "count_parameters",
@@ -25,5 +24,5 @@ __all__ = [
     "flops_per_token",
     "kv_cache_bytes",
     "kv_cache_size",
-    "training_plan",
+    "plan_memory",
 ]

@@ -214,7 +214,7 @@ def lm_head_size(config):
     return linear_size(config.lm_head_width, config.vocab_size, config.lm_head_bias)
 
 
-def _outer_sizes(config):
+def outer_sizes(config):
     """Sizes of what stands outside the layers: (before, after)."""
     hidden, width = config.hidden_size, config.table_width
     table = config.max_position_embeddings + config.position_embedding_offset
@@ -252,7 +252,7 @@ def distinct_layers(config):
 
 
 def _collect(config, experts):
-    before, after = _outer_sizes(config)
+    before, after = outer_sizes(config)
     layers = [(layer_sizes(config, plan, experts), times) for plan, times in distinct_layers(config)]
     totals = dict.fromkeys(PART_ORDER, 0)
     for sizes, times in ((before, 1), *layers, (after, 1)):

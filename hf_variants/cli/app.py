@@ -30,6 +30,7 @@ COMMANDS = (
     "families",
     "profile_cache",
     "profile_cross",
+    "plan_memory",
     "attention",
     "images",
     "scaling",

@@ -61,6 +61,7 @@ def run(directory, name, task):
         logits = model.eval()(tensors["ids"], use_cache=False).logits
     result["difference"] = (logits - tensors["logits"]).abs().max().item()
     result["classes"] = [kind.__name__ for kind in type(model).__mro__[:3]]
+    result["local"] = sum(getattr(weight, "to_local", lambda w=weight: w)().numel() for weight in model.parameters())
     result["sharded"] = sum(hasattr(weight, "device_mesh") for weight in model.parameters())
     return result
 

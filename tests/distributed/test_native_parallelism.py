@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants.analysis import plan_memory
 from tests.distributed.native import RATE, STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -95,8 +96,19 @@ def test_two_processes_equal_one(tmp_path):
             for what, value in differences(models[name], inputs[name], result, tmp_path / f"{name}-trained"):
                 wrong[f"{name}: {what}"] = value
         sharded_by_rows = "fsdp_size" in parallel
+        if "pp_size" not in parallel and "error" not in result:
+            check_plan(models[name].config, parallel, result["local"])
         assert result["classes"][0] == ("FSDPVariantsForCausalLM" if sharded_by_rows else "VariantsForCausalLM")
     assert not wrong, json.dumps(wrong, indent=1)
+
+
+def check_plan(config, parallel, local):
+    """The plan of memory against the weights that rank 0 really holds."""
+    options = {"tensor_parallel": parallel.get("tp_size", 1), "expert_parallel": parallel.get("ep_size", 1)}
+    sharding = "fsdp" if "fsdp_size" in parallel else "none"
+    plan = plan_memory(config, length=8, dtype="float32", devices=2, sharding=sharding, **options)
+    print(parallel, plan["held"]["weights"], 4 * local, plan["held"]["weights"] / (4 * local))
+    # XX
 
 
 def differences(model, ids, result, folder):

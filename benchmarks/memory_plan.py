@@ -1,0 +1,135 @@
+"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured ones, of five small models.
+
+Each case is trained for two steps of AdamW (fused, as Trainer's default) on random tokens in a process of its own, with and
+without activation checkpointing; what is read is the kernel's high-water mark of resident memory, less what the process held
+after two steps of a tiny model of the same toggles, which load the kernels (`benchmarks/peak.py` says how).
+
+Notable here: the prediction knows the config and the batch alone; nothing is fitted to these cases.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+SHAPE = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 4096,
+}
+MLA = {
+    **{"attention_type": "mla", "num_key_value_heads": None, "num_attention_heads": 8, "q_lora_rank": 128},
+    **{"kv_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
+}
+BERT = {
+    **{"is_causal": False, "norm_type": "layernorm", "norm_placement": "post_ln", "mlp_type": "plain", "hidden_act": "gelu"},
+    **{"position_embedding_type": "learned", "embedding_norm": True, "attention_bias": True, "mlp_bias": True},
+    **{"num_key_value_heads": 4, "lm_head_act": "gelu", "lm_head_bias": True, "tie_word_embeddings": True},
+}
+# name -> (what it is, keys beside SHAPE, rows, tokens)
+CASES = {
+    "gqa": ("dense, grouped queries", {}, 2, 768),
+    "experts": (
+        "4 of 16 experts and a shared one",
+        {
+            **{"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 192, "num_shared_experts": 1},
+        },
+        2,
+        384,
+    ),
+    "mla": ("latent attention", MLA, 2, 768),
+    "windows": (
+        "windows of 256, every third layer full, one long row",
+        {
+            "num_hidden_layers": 6,
+            "sliding_window": 256,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        },
+        1,
+        2304,
+    ),
+    "encoder": ("BERT's choices, a tied vocabulary of 24,000", {**BERT, "vocab_size": 24000}, 4, 256),
+}
+SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+
+
+def config_of(name, **keys):
+    from hf_variants import VariantsConfig
+
+    return VariantsConfig(**{**SHAPE, **CASES[name][1], **keys})
+
+
+def predicted(name, checkpointing):
+    """Bytes of the peak by `plan_memory`."""
+    from hf_variants.analysis import plan_memory
+
+    _, _, rows, length = CASES[name]
+    options = {"length": length, "rows": rows, "dtype": "float32", "device": "cpu", "checkpointing": checkpointing}
+    return plan_memory(config_of(name), **options)["peak"]
+
+
+def train(config, rows, length, checkpointing, steps=2):
+    """Two steps of AdamW on random tokens."""
+    import torch
+
+    from hf_variants import VariantsForCausalLM, VariantsForMaskedLM
+
+    torch.manual_seed(0)
+    model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    ids = torch.randint(1, config.vocab_size, (rows, length))
+    for _ in range(steps):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def measure(name):
+    """Bytes of the measured peaks in this process: [without, with] checkpointing."""
+    from benchmarks.peak import resident, settle
+
+    _, _, rows, length = CASES[name]
+    small = {**SMALL, **({"layer_types": config_of(name).layer_types[:3]} if name == "windows" else {})}
+    if name == "experts":
+        small["moe_intermediate_size"] = 32
+    peaks = []
+    for checkpointing in (False, True):
+        train(config_of(name, **small), 1, length, checkpointing)
+        settle()
+        empty = resident("VmRSS")
+        train(config_of(name), rows, length, checkpointing)
+        peaks.append(resident("VmHWM") - empty)
+    return peaks
+
+
+def measured(name):
+    """The same, from a process of its own."""
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    command = [sys.executable, "-m", "benchmarks.memory_plan", "--measure", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main(words):
+    if words[:1] == ["--measure"]:
+        print(json.dumps(measure(words[1])))
+        return
+    print("| case | checkpointing | predicted MB | measured MB | predicted / measured | at its height |")
+    print("|---|---|---|---|---|---|")
+    for name in words or CASES:
+        for checkpointing, peak in zip((False, True), measured(name), strict=True):
+            plan = predicted(name, checkpointing)
+            cells = (name, "yes" if checkpointing else "no", f"{plan['bytes'] / 1e6:.0f}", f"{peak / 1e6:.0f}")
+            print(f"| {' | '.join(cells)} | {plan['bytes'] / peak:.3f} | {plan['phase']} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

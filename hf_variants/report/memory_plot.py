@@ -1,0 +1,39 @@
+"""Memory plans of one config as stacked bars, with the memory of the device as a line."""
+
+from hf_variants.analysis.memory_table import PARTS, plan_name
+
+from .plot_file import save_plot
+from .plots import COLOURS
+
+
+def plot_memory(plans, path, title=""):
+    """One bar per plan of `analysis.plan_memory`, its peak by part; returns the path."""
+    names = [plan_name(plan).replace(", ", "\n") for plan in plans]
+    used = [part for part in PARTS if any(part in plan["peak"]["parts"] for plan in plans)]
+
+    def draw(axes):
+        base = [0.0] * len(plans)
+        for index, part in enumerate(used):
+            heights = [plan["peak"]["parts"].get(part, 0) / 1e9 for plan in plans]
+            hatch = "//" if index >= len(COLOURS) else ""
+            colour = COLOURS[index % len(COLOURS)]
+            places = range(len(plans))
+            axes.bar(
+                places, heights, bottom=base, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=part, width=0.6
+            )
+            base = [below + height for below, height in zip(base, heights, strict=True)]
+        for place, total in enumerate(base):
+            axes.text(place, total, f"{total:.3g}", ha="center", va="bottom", fontsize=9)
+        memory = plans[0]["settings"]["memory"]
+        if memory is not None:
+            axes.axhline(memory / 1e9, color="#4D4D4D", linewidth=1, linestyle="--", label="memory of a device")
+        axes.set_xticks(range(len(plans)), names, fontsize=8)
+        settings = plans[0]["settings"]
+        axes.set(ylabel="GB on each device")
+        axes.set_title(
+            f"{title}: {settings['devices']:,} x {settings['rows']} x {settings['length']:,} tokens, {settings['dtype']}"
+        )
+        axes.grid(axis="x", visible=False)
+        axes.figure.legend(fontsize=8, frameon=False, loc="outside right upper")
+
+    return save_plot(draw, path, width=max(6.4, 1.2 * len(plans) + 3))
