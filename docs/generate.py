@@ -159,10 +159,10 @@ def memory_page():
 
     lines = ["# Memory of training, by preset", ""]
     lines += [
-        "What `hf-variants plan-memory` says ([memory_plan.md](memory_plan.md)) of fully sharded training (FSDP2) with fp32 states,",
-        "autocast to bf16, AdamW and activation checkpointing, rows of 4,096 tokens, one row per device: GB on each device of 80 GB,",
-        "at the height of a step. Nothing in this table was measured. **Bold** is the fewest devices (a power of two) on which it",
-        "fits. With EP the routed experts of a layer are shared by eight devices, so that each gathers an eighth of them.",
+        "What `hf-variants plan-memory` says ([memory_plan.md](memory_plan.md)) of fully sharded training (FSDP2) with fp32 "
+        "states, products in bf16, AdamW and activation checkpointing, one row of 4,096 tokens per device: GB on each device "
+        "of 80 GB, at the height of a step. Nothing in this table was measured. **Bold** is the fewest devices (a power of "
+        "two) on which it fits. With EP the routed experts of a layer are shared by eight devices; each gathers an eighth.",
         "",
         "| preset | devices | EP | weights, optimizer | gradients | activations | communication, workspace | peak |",
         "|---|---|---|---|---|---|---|---|",

@@ -69,7 +69,7 @@ def outer_shares(config, tensor_parallel=1):
     for sizes in outer_sizes(config):
         for part, size in sizes.items():
             table = part in ("embedding", "positions", "token_types")
-            split = tensor_parallel if part == "lm_head" else 1
+            split = tensor_parallel if part in ("embedding", "lm_head") else 1
             found += _shares(part, size, split, split, table=table)
     if config.tie_word_embeddings:
         found.append(Share("lm_head", 0, lm_head_size(config).matrix / tensor_parallel))

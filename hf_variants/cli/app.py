@@ -21,6 +21,7 @@ COMMANDS = (
     "ablate",
     "extrapolate",
     "quantize",
+    "quality_of_quantization",
     "generate",
     "convert",
     "kv_heads",

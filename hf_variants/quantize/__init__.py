@@ -4,6 +4,7 @@ from .adapters import dequantize
 from .awq_linear import AwqLinear
 from .checkpoint import quantize_checkpoint
 from .loading import TorchAwqQuantizer, register_awq
+from .quality import quantization_quality
 from .result import QuantizationReport, QuantizedModel
 from .whole_model import quantize_awq, quantize_rtn
 from .writer import save_quantized
@@ -20,6 +21,7 @@ __all__ = [
     "TorchAwqQuantizer",
     "awq",
     "dequantize",
+    "quantization_quality",
     "quantize_awq",
     "quantize_checkpoint",
     "quantize_rtn",

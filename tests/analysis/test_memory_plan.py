@@ -212,6 +212,8 @@ def test_what_a_model_cannot_divide():
         plan_memory("mixtral-8x7b", devices=3, expert_parallel=3)
     with pytest.raises(ValueError, match="optimizer='muon' needs whole matrices"):
         plan_memory("mixtral-8x7b", devices=8, expert_parallel=8, optimizer="muon")
+    with pytest.raises(ValueError, match="cross-attention keeps of another stack is not planned"):
+        plan_memory(VariantsConfig(**SMALL, add_cross_attention=True), length=8)
     with pytest.raises(ValueError, match="needs a decoder"):
         plan_memory("bert-base", purpose="generate", dtype="bfloat16")
 
