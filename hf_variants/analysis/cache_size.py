@@ -45,6 +45,44 @@ def cached_tokens(plan, length):
     return length if limit is None else min(length, limit - 1)
 
 
+CACHES = {
+    "dynamic": "grows with the row; a window of W keeps W - 1 tokens",
+    "static": "holds room for `length` tokens from the start, of a window or chunk for as many as it has",
+    "fp8": "transformers' quantized cache with 8-bit floats: one byte a number, two fp32 scales a layer; full attention only",
+}
+# of keys and of values, in each layer
+SCALE_BYTES = 8
+# what transformers' quantized cache also names, and why it is not counted
+UNCOUNTED = {"quanto": "optimum-quanto", "hqq": "hqq"}
+
+
+def check_cache(config, cache):
+    """Raise ValueError for a kind of cache that is not counted, or that a config cannot have."""
+    if cache in UNCOUNTED:
+        raise ValueError(
+            f"cache={cache!r} needs the package {UNCOUNTED[cache]} and keeps blocks of its own layout, which are not counted; "
+            f"choose from {list(CACHES)}"
+        )
+    if cache not in CACHES:
+        raise ValueError(f"cache={cache!r} is unknown; choose from {list(CACHES)}")
+    kinds = {plan.layer_type for plan in config.layer_plan()}
+    if cache == "fp8" and kinds != {"full_attention"}:
+        raise ValueError(f"cache='fp8' takes full attention alone, but layer_types has {sorted(kinds - {'full_attention'})}")
+    if cache == "static" and "full_attention" not in kinds and record_bytes_per_token(config, 2):
+        raise ValueError(
+            "cache='static' of sliding layers alone cannot record what the rope types 'dynamic' and 'longrope' need; use "
+            "cache='dynamic'"
+        )
+
+
+def tokens_held(plan, length, cache="dynamic"):
+    """Tokens that one layer has room for after `length` of them in a kind of cache."""
+    if cache != "static":
+        return cached_tokens(plan, length)
+    limit = plan.window if plan.chunk is None else plan.chunk
+    return length if limit is None else min(length, limit)
+
+
 def record_bytes_per_token(config, dtype_bytes):
     """Bytes of the one record per token, shared by all layers, that the RoPE rules which follow a row's length need.
 
@@ -63,16 +101,18 @@ def cross_numbers_per_state(config):
     return sum(cached_numbers_per_token(config, plan) for plan in plans)
 
 
-def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None):
+def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None, cache="dynamic"):
     """Cache of `batch_size` rows of `length` tokens (None: `max_position_embeddings`), as `CacheSize`.
 
     `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none; an
     encoder-decoder has its decoder's. With cross-attention,
-    `encoder_length` states (None: as many as tokens) are kept too, which does not grow with the tokens.
+    `encoder_length` states (None: as many as tokens) are kept too, which does not grow with the tokens. `cache` is a key of
+    `CACHES`; the bytes of one more token say nothing of a static one, which has them already.
 
     Raises:
-        ValueError: for a negative length, or a batch or dtype size that is not above zero.
+        ValueError: for a negative length, a batch or dtype size that is not above zero, or a cache that `check_cache` refuses.
     """
+    check_cache(config, cache)
     config = config.stacks[-1]
     length = config.max_position_embeddings if length is None else length
     states = (length if encoder_length is None else encoder_length) if config.add_cross_attention else 0
@@ -82,10 +122,13 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_leng
     if dtype_bytes <= 0:
         raise ValueError(f"dtype_bytes={dtype_bytes} must be greater than zero; 2 for bf16, 4 for fp32")
     plans = config.layer_plan() if config.is_causal else ()
-    units = [cached_numbers_per_token(config, plan) * batch_size * dtype_bytes for plan in plans]
+    # the record of a RoPE rule and its embeddings keep their own precision
+    number_bytes = 1 if cache == "fp8" else dtype_bytes
+    units = [cached_numbers_per_token(config, plan) * batch_size * number_bytes for plan in plans]
     record = record_bytes_per_token(config, dtype_bytes) * batch_size if plans else 0
     across = cross_numbers_per_state(config) * batch_size * dtype_bytes * states if plans else 0
-    kept = sum(unit * cached_tokens(plan, length) for unit, plan in zip(units, plans, strict=True))
+    kept = sum(unit * tokens_held(plan, length, cache) for unit, plan in zip(units, plans, strict=True))
+    kept += SCALE_BYTES * len(plans) if cache == "fp8" else 0
     growing = sum(unit for unit, plan in zip(units, plans, strict=True) if plan.window is None and plan.chunk is None)
     return CacheSize(
         bytes=int(kept + across + record * length),

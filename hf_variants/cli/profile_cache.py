@@ -22,6 +22,10 @@ def profile_cache(
     length: Annotated[int, typer.Option(help="Tokens in the cache.")] = 4096,
     batch_size: Annotated[int, typer.Option(help="Rows.")] = 1,
     dtype: Annotated[str, typer.Option(help="dtype of the cache, and of the weights where measured.")] = "bfloat16",
+    cache: Annotated[str, typer.Option(help="dynamic, static (room for all tokens at once) or fp8 (quantized).")] = "dynamic",
+    encoder_length: Annotated[
+        int | None, typer.Option(help="States that cross-attention keeps; default: as many as tokens.")
+    ] = None,
     measure: Annotated[
         bool, typer.Option(help="Build each model with random weights; measure its cache and decoding.")
     ] = False,
@@ -41,7 +45,8 @@ def profile_cache(
     configs = {name: read_config(name) for name in models}
     for words in vary or ():
         configs[words] = read_config(models[0], **dict(parse_words(_keys(words))))
-    profiles = [count_cache(name, config, length, batch_size, kind) for name, config in configs.items()]
+    options = (length, batch_size, kind, cache, encoder_length)
+    profiles = [count_cache(name, config, *options) for name, config in configs.items()]
     if measure:
         for profile, config in zip(profiles, configs.values(), strict=True):
             _check_size(profile.name, config, kind)
@@ -58,12 +63,13 @@ def profile_cache(
         return
     from rich.table import Table
 
-    view = Table(title=f"key-value cache of {batch_size} x {length:,} tokens in {dtype}", title_justify="left")
+    how = dtype if cache == "dynamic" else f"{dtype}, {cache}"
+    view = Table(title=f"key-value cache of {batch_size} x {length:,} tokens in {how}", title_justify="left")
     for column in ("config", "layers", "per token", "in all", "of MHA", *(("measured", "tokens/s") if measure else ())):
         view.add_column(column)
     for profile in profiles:
         layers = "\n".join(f"{row['layers']} x {row['kind']}: {human_bytes(row['bytes'])}" for row in profile.kinds)
-        measured = (human_bytes(profile.measured_bytes), f"{profile.tokens_per_second:.1f}") if measure else ()
+        measured = (human_bytes(profile.measured_bytes), _speed(profile)) if measure else ()
         sizes = (human_bytes(profile.bytes_per_token), human_bytes(profile.bytes), f"{profile.share_of_mha:.1%}")
         view.add_row(profile.name, layers, *sizes, *measured)
     console.print(view)
@@ -78,6 +84,10 @@ def dtype_named(name):
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise ValueError(f"--dtype {name!r} is no floating-point dtype of torch; choose such as bfloat16, float16, float32")
     return kind
+
+
+def _speed(profile):
+    return "" if profile.tokens_per_second is None else f"{profile.tokens_per_second:.1f}"
 
 
 def _keys(words):

@@ -8,8 +8,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 import torch
+from transformers.cache_utils import EncoderDecoderCache, QuantizedCache, StaticCache
 
-from ..analysis.cache_size import cached_numbers_per_token, cached_tokens, kv_cache_size
+from ..analysis.cache_size import SCALE_BYTES, cached_numbers_per_token, check_cache, kv_cache_size, tokens_held
+from ..modeling.layer_plan import cross_plan
 from .speed import decoding_speed
 
 
@@ -18,11 +20,14 @@ class CacheProfile:
     """One config at one length.
 
     Attributes:
-        kinds: list of {"kind", "layers", "bytes_per_token", "bytes"} by layer kind: full, window W, chunk C, MLA.
+        kinds: list of {"kind", "layers", "bytes_per_token", "bytes"} by layer kind: full, window W, chunk C, MLA, cross (whose
+            bytes per token are those of one state).
+        cache: a key of `analysis.cache_size.CACHES`. encoder_length: states that cross-attention keeps.
         bytes: predicted, of the whole batch; `bytes_per_token` while every layer grows, `bytes_per_token_beyond` afterwards.
         share_of_mha: bytes per token as a share of the same heads, each with keys and values of its own.
         measured_bytes: tensors of a cache after `length` tokens; None where not measured.
-        tokens_per_second: of one row decoding greedily behind `length` tokens, on this machine.
+        tokens_per_second: of one row decoding greedily behind `length` tokens, on this machine; None where not measured, or
+            with cross-attention, whose states come from another model.
     """
 
     name: str
@@ -34,6 +39,8 @@ class CacheProfile:
     bytes_per_token_beyond: int
     share_of_mha: float
     kinds: list = field(default_factory=list)
+    cache: str = "dynamic"
+    encoder_length: int = 0
     measured_bytes: int | None = None
     tokens_per_second: float | None = None
 
@@ -42,31 +49,47 @@ class CacheProfile:
         return asdict(self)
 
 
-def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16):
+def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16, cache="dynamic", encoder_length=None):
     """`CacheProfile` from the config alone.
 
+    Args:
+        config: a `VariantsConfig`, or the config of an encoder-decoder, whose decoder is taken.
+        cache: a key of `analysis.cache_size.CACHES`.
+        encoder_length: states that cross-attention keeps; None: as many as tokens.
+
     Raises:
-        ValueError: for an encoder, which has no cache, or a length or batch below 1.
+        ValueError: for an encoder, which has no cache; a length or batch below 1; a cache that the config cannot have; an
+            encoder_length without cross-attention.
     """
+    config = decoder_of(config)
     if not config.is_causal:
         raise ValueError(f"{name}: is_causal=False has no key-value cache; profile a decoder")
     if length < 1 or batch_size < 1:
         raise ValueError(f"length={length} and batch_size={batch_size} must be at least 1")
-    width = dtype.itemsize
-    size = kv_cache_size(config, length, batch_size, width)
+    check_cache(config, cache)
+    if encoder_length is not None and not config.add_cross_attention:
+        raise ValueError(
+            f"{name}: encoder_length={encoder_length} is what cross-attention keeps, and it has none; leave it out"
+        )
+    if cache == "fp8" and config.add_cross_attention:
+        raise ValueError(f"{name}: cache='fp8' has no cross-attention; use 'dynamic' or 'static'")
+    size = kv_cache_size(config, length, batch_size, dtype.itemsize, encoder_length, cache)
+    width = 1 if cache == "fp8" else dtype.itemsize
+    scales = SCALE_BYTES if cache == "fp8" else 0
     heads = config.num_attention_heads * (config.query_head_dim + config.value_head_dim) * config.num_hidden_layers
     layers = Counter(
-        (_kind(plan), cached_numbers_per_token(config, plan), cached_tokens(plan, length)) for plan in config.layer_plan()
+        (_kind(plan), cached_numbers_per_token(config, plan), tokens_held(plan, length, cache)) for plan in config.layer_plan()
     )
     kinds = [
         {
             "kind": kind,
             "layers": count,
             "bytes_per_token": count * numbers * width * batch_size,
-            "bytes": count * numbers * tokens * width * batch_size,
+            "bytes": count * (numbers * tokens * width * batch_size + scales),
         }
         for (kind, numbers, tokens), count in layers.items()
     ]
+    kinds += _cross_kinds(config, size.encoder_length, width * batch_size)
     record = size.bytes - sum(row["bytes"] for row in kinds)
     if record:
         kinds.append({"kind": "record of the RoPE rule", "layers": 1, "bytes_per_token": record // length, "bytes": record})
@@ -78,8 +101,10 @@ def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16):
         bytes=size.bytes,
         bytes_per_token=size.per_token,
         bytes_per_token_beyond=size.per_token_beyond,
-        share_of_mha=size.per_token / (heads * width * batch_size),
+        share_of_mha=size.per_token / (heads * dtype.itemsize * batch_size),
         kinds=kinds,
+        cache=cache,
+        encoder_length=size.encoder_length,
     )
 
 
@@ -92,6 +117,7 @@ def measure_cache(profile, config, new_tokens=32, repeats=3, seed=0):
     """
     from ..modeling.modeling_variants import VariantsForCausalLM
 
+    config = decoder_of(config)
     needed = profile.length + new_tokens
     if config.max_position_embeddings < needed:
         raise ValueError(
@@ -101,17 +127,67 @@ def measure_cache(profile, config, new_tokens=32, repeats=3, seed=0):
     torch.manual_seed(seed)
     model = VariantsForCausalLM(config).to(getattr(torch, profile.dtype)).eval()
     ids = torch.randint(config.vocab_size, (profile.batch_size, profile.length))
-    cache = model.base_model(input_ids=ids, use_cache=True).past_key_values
+    states = {}
+    if config.add_cross_attention:
+        shape = (profile.batch_size, profile.encoder_length, config.cross_attention_hidden_size)
+        states["encoder_hidden_states"] = torch.randn(shape, dtype=model.dtype)
+    empty = NEW_CACHES[profile.cache](config, profile)
+    cache = model.base_model(input_ids=ids, past_key_values=empty, use_cache=True, **states).past_key_values
     profile.measured_bytes = cache_bytes(cache)
-    del cache
-    profile.tokens_per_second = decoding_speed(model, ids[:1], new_tokens, repeats)
+    del cache, empty
+    if not states:
+        profile.tokens_per_second = decoding_speed(model, ids[:1], new_tokens, repeats, **GENERATES_WITH[profile.cache])
     return profile
+
+
+def _static_cache(config, profile):
+    cache = StaticCache(config=config, max_cache_len=profile.length)
+    if not config.add_cross_attention:
+        return cache
+    return EncoderDecoderCache(cache, StaticCache(config=config, max_cache_len=profile.encoder_length))
+
+
+# kind of cache -> an empty one for a config, None where the model makes its own; and how `generate` is told
+NEW_CACHES = {
+    "dynamic": lambda config, profile: None,
+    "static": _static_cache,
+    "fp8": lambda config, profile: QuantizedCache("fp8", config),
+}
+GENERATES_WITH = {
+    "dynamic": {},
+    "static": {"cache_implementation": "static"},
+    "fp8": {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}},
+}
 
 
 def cache_bytes(cache):
     """Bytes of the tensors that a cache holds, without the spare room of its buffers."""
+    if isinstance(cache, EncoderDecoderCache):
+        return cache_bytes(cache.self_attention_cache) + cache_bytes(cache.cross_attention_cache)
     layers = [layer for layer in cache.layers if layer.is_initialized]
-    return sum(part.numel() * part.element_size() for layer in layers for part in (layer.keys, layer.values))
+    return sum(tensor.numel() * tensor.element_size() for layer in layers for tensor in _tensors(layer))
+
+
+def _tensors(layer):
+    yield from (layer.keys, layer.values)
+    for packed in (getattr(layer, "_quantized_keys", None), getattr(layer, "_quantized_values", None)):
+        yield from packed or ()
+
+
+def decoder_of(config):
+    """The `VariantsConfig` that decodes: the decoder of an encoder-decoder, the text of a vision-language model, or itself."""
+    for part in ("decoder", "text_config"):
+        config = config if hasattr(config, "layer_plan") else getattr(config, part, config)
+    return config
+
+
+def _cross_kinds(config, states, width):
+    """The entry of what cross-attention keeps, if there is any; `width`: bytes of one number of the whole batch."""
+    numbers = [cached_numbers_per_token(config, cross_plan(config, plan)) for plan in config.layer_plan() if plan.cross_width]
+    if not numbers:
+        return []
+    row = {"kind": f"cross, {states:,} states", "layers": len(numbers), "bytes_per_token": sum(numbers) * width}
+    return [{**row, "bytes": sum(numbers) * width * states}]
 
 
 def _kind(plan):

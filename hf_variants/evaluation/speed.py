@@ -11,7 +11,7 @@ import torch
 
 
 @torch.no_grad()
-def decoding_speed(model, input_ids, new_tokens=64, repeats=3):
+def decoding_speed(model, input_ids, new_tokens=64, repeats=3, **options):
     """Tokens per second (float) of greedy decoding after a prompt.
 
     Args:
@@ -19,6 +19,7 @@ def decoding_speed(model, input_ids, new_tokens=64, repeats=3):
         input_ids: the prompt, int64 [1, T].
         new_tokens: tokens generated per run, at least 2.
         repeats: timed runs, after one that is not timed.
+        options: further keywords of `generate`, such as `cache_implementation`.
 
     Raises:
         ValueError: for fewer than 2 new tokens or a prompt of several rows.
@@ -28,21 +29,21 @@ def decoding_speed(model, input_ids, new_tokens=64, repeats=3):
             f"new_tokens={new_tokens} must be at least 2 and the prompt a single row, not {tuple(input_ids.shape)}"
         )
     input_ids = input_ids.to(model.device)
-    _seconds(model, input_ids, new_tokens)
+    _seconds(model, input_ids, new_tokens, options)
     runs = []
     for _ in range(repeats):
-        whole, prompt = _seconds(model, input_ids, new_tokens), _seconds(model, input_ids, 1)
+        whole, prompt = (_seconds(model, input_ids, number, options) for number in (new_tokens, 1))
         runs.append((new_tokens - 1) / max(whole - prompt, 1e-9))
     return statistics.median(runs)
 
 
-def _seconds(model, input_ids, new_tokens):
+def _seconds(model, input_ids, new_tokens, options):
     _wait(model)
     began = time.perf_counter()
     # min_new_tokens keeps an early end of text from shortening the work
     mask = torch.ones_like(input_ids)
     length = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
-    model.generate(input_ids=input_ids, attention_mask=mask, do_sample=False, **length)
+    model.generate(input_ids=input_ids, attention_mask=mask, do_sample=False, **length, **options)
     _wait(model)
     return time.perf_counter() - began
 

@@ -47,6 +47,48 @@ def test_predicted_bytes_are_the_measured_ones(name, dtype):
     assert profile.tokens_per_second > 0
 
 
+@pytest.mark.parametrize("cache", ["static", "fp8"])
+@pytest.mark.parametrize("name", TOGGLES)
+def test_other_caches_hold_what_is_predicted(name, cache):
+    config = VariantsConfig(**{**BASE, **TOGGLES[name]})
+    if cache == "fp8" and name in ("windows", "chunks"):
+        with pytest.raises(ValueError, match="cache='fp8' takes full attention alone, but layer_types has"):
+            count_cache(name, config, 20, cache=cache)
+        return
+    for length in (4, 20):
+        profile = count_cache(name, config, length, 2, torch.float32, cache)
+        measure_cache(profile, config, new_tokens=2, repeats=1)
+        assert profile.measured_bytes == profile.bytes == sum(row["bytes"] for row in profile.kinds)
+        assert profile.tokens_per_second > 0
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["gqa", "mla with norm", "windows"])
+def test_what_cross_attention_keeps(name, cache):
+    config = VariantsConfig(**{**BASE, **TOGGLES[name], "add_cross_attention": True, "cross_attention_hidden_size": 24})
+    profile = count_cache(name, config, 12, 2, torch.float32, cache, encoder_length=9)
+    measure_cache(profile, config, new_tokens=2)
+    assert profile.measured_bytes == profile.bytes == sum(row["bytes"] for row in profile.kinds)
+    assert [row["kind"] for row in profile.kinds if "cross" in row["kind"]] == ["cross, 9 states"]
+    assert profile.tokens_per_second is None and profile.encoder_length == 9
+
+
+@pytest.mark.parametrize(
+    "keys, options, match",
+    [
+        ({}, {"cache": "quanto"}, "needs the package optimum-quanto"),
+        ({}, {"cache": "paged"}, "cache='paged' is unknown; choose from"),
+        ({}, {"encoder_length": 4}, "encoder_length=4 is what cross-attention keeps"),
+        ({"add_cross_attention": True}, {"cache": "fp8"}, "has no cross-attention"),
+        ({"add_cross_attention": True}, {"encoder_length": -1}, "encoder_length=-1 must be at least 0"),
+        ({"sliding_window": 4, **TOGGLES["dynamic"]}, {"cache": "static"}, "of sliding layers alone cannot record"),
+    ],
+)
+def test_caches_that_are_refused(keys, options, match):
+    with pytest.raises(ValueError, match=match):
+        count_cache("it", VariantsConfig(**{**BASE, **keys}), 8, **options)
+
+
 def test_the_exercise_mha_gqa_mqa_mla():
     profiles = {
         name: count_cache(name, VariantsConfig(**{**BASE, **TOGGLES[name]}), 40) for name in ("mha", "gqa", "mqa", "mla")
