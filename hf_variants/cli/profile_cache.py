@@ -39,7 +39,7 @@ def profile_cache(
         raise ValueError(f"--new-tokens {new_tokens} is decoded by --measure alone; add it or leave the number out")
     from ..analysis.describe import human_bytes
     from ..convert.config_source import read_config
-    from ..evaluation.cache_profile import count_cache, measure_cache
+    from ..evaluation.cache_profile import count_cache, decoder_of, measure_cache
 
     kind = dtype_named(dtype)
     configs = {name: read_config(name) for name in models}
@@ -49,7 +49,7 @@ def profile_cache(
     profiles = [count_cache(name, config, *options) for name, config in configs.items()]
     if measure:
         for profile, config in zip(profiles, configs.values(), strict=True):
-            _check_size(profile.name, config, kind)
+            _check_size(profile.name, decoder_of(config), kind)
         for profile, config in zip(profiles, configs.values(), strict=True):
             if not as_json:
                 announce(f"measuring {profile.name}")
