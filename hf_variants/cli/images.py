@@ -41,21 +41,14 @@ def image_cost(
     from rich.table import Table
 
     view = Table(title=f"a prompt of {text_tokens} text tokens and images", title_justify="left")
-    parts = [name for name in costs[-1].flops]
-    for column in (
-        "compression",
-        "images",
-        "tokens",
-        "MFLOPs",
-        *(f"{name.replace('_', ' ')} %" for name in parts),
-        "cache KiB",
-    ):
+    parts = list(costs[-1].flops)
+    # one column for all shares: a terminal has room for a few
+    shares = f"% of {', '.join(name.replace('_', ' ') for name in parts)}"
+    for column in ("compression", "images", "tokens", "MFLOPs", shares, "cache KiB", *(["ms"] if measure else [])):
         view.add_column(column, justify="right")
-    if measure:
-        view.add_column("ms", justify="right")
     for cost in costs:
-        shares = [f"{100 * cost.flops.get(name, 0) / cost.total_flops:.0f}" for name in parts]
-        cells = [cost.compression, str(cost.images), str(cost.length), f"{cost.total_flops / 1e6:,.1f}", *shares]
+        spread = " ".join(f"{100 * cost.flops.get(name, 0) / cost.total_flops:3.0f}" for name in parts)
+        cells = [cost.compression, str(cost.images), str(cost.length), f"{cost.total_flops / 1e6:,.1f}", spread]
         cells.append(f"{cost.cache_bytes / 1024:,.1f}")
         view.add_row(*cells, *([f"{1000 * cost.seconds:.1f}"] if measure else []))
     console.print(view)

@@ -1,8 +1,8 @@
 """What images cost: operations, cache bytes and time of a prompt, by their number and by how their tokens are compressed.
 
-Notable here: tower, bridge and cross-attention are counted by torch's FlopCounterMode on the meta device, where nothing is
-computed, so any tower is counted exactly; the language model by the same formulas as everywhere. L = sum(N_i + 2) + T makes
-the cost of attention quadratic in the number of images; times are measured.
+Notable here: native towers, bridge and cross-attention are counted by torch's FlopCounterMode on the meta device, where
+nothing is computed; the language model and the family's own image encoder by the same formulas as everywhere. With
+L = sum(N_i + 2) + T the cost of attention is quadratic in the number of images; times are measured.
 """
 
 import copy
@@ -13,7 +13,7 @@ import torch
 
 from ..analysis import flops_per_token, kv_cache_size
 
-COMPRESSIONS = ("none", "pool", "pixel_shuffle", "resampler")
+_HEAD = ("lm_head", "head_transform")
 
 
 @dataclass
@@ -64,8 +64,8 @@ def count_image_cost(config, images, text_tokens, dtype_bytes=2):
     parts = flops_per_token(text, length=length).parts
     scores = parts["attention_scores"] * length
     # a prompt needs the logits of its last token alone
-    body = sum(value for name, value in parts.items() if name not in ("attention_scores", "lm_head", "head_transform"))
-    head = sum(parts.get(name, 0) for name in ("lm_head", "head_transform"))
+    body = sum(value for name, value in parts.items() if name not in ("attention_scores", *_HEAD))
+    head = sum(parts.get(name, 0) for name in _HEAD)
     flops = {**_vision_flops(config, images, length), "text": body * length + head, "scores": scores}
     cache = kv_cache_size(text, length=length, dtype_bytes=dtype_bytes).bytes + image_cache_bytes(config, images, dtype_bytes)
     return ImageCost(images, text_tokens, config.token_compression, per_image, length, flops, int(cache))
@@ -91,29 +91,48 @@ def _states_of_image(config):
     return config.features_of_image(*two_sides(config.vision_config.image_size)) + 2 * int(config.image_delimiters)
 
 
+def tower_flops(config):
+    """Forward operations of the tower on one image: by formula for the family's own stack, else on the meta device."""
+    vision = config.vision_config
+    if vision.model_type == "variants_image_encoder":
+        parts = flops_per_token(vision.encoder, length=vision.num_tokens).parts
+        stack = sum(value for name, value in parts.items() if name not in _HEAD) * vision.num_tokens
+        rows, columns = vision.patch_sides
+        return stack + 2 * vision.num_channels * rows * columns * vision.encoder.embedding_size * vision.num_patches
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from ..modeling.vision_tower import build_tower
+
+    vision = copy.deepcopy(vision)
+    vision._attn_implementation = "eager"
+    with torch.device("meta"), torch.no_grad():
+        tower = build_tower(vision, config.vision_feature_layer).eval().requires_grad_(False)
+        pixels = torch.empty(1, tower.num_channels, *tower.image_sides)
+        with FlopCounterMode(display=False) as counter:
+            tower(pixels)
+    return counter.get_total_flops()
+
+
 def _vision_flops(config, images, length):
     from torch.utils.flop_counter import FlopCounterMode
 
     from ..modeling.gated_cross_attention import GatedCrossAttention
     from ..modeling.vision_bridge import VisionBridge
-    from ..modeling.vision_tower import build_tower
 
     counted = {"tower": 0, "bridge": 0}
     if not images:
         return counted
     config = copy.deepcopy(config)
     config._attn_implementation = "eager"
-    text, found = config.text_config, {}
+    text, found = config.text_config, {"tower": tower_flops(config) * images}
     with torch.device("meta"), torch.no_grad():
-        tower = build_tower(config.vision_config, config.vision_feature_layer).eval().requires_grad_(False)
         out = text.hidden_size if config.bridge == "gated_cross_attention" else text.embedding_size
         bridge = VisionBridge(config, out).eval().requires_grad_(False)
-        pixels = torch.empty(1, tower.num_channels, *tower.image_sides)
+        rows, columns = config.image_grid
+        kept = int(config.vision_feature_select_strategy == "full")
+        features = torch.empty(1, rows * columns + kept, config.vision_width)
         with FlopCounterMode(display=False) as counter:
-            features = tower(pixels)
-        found["tower"] = counter.get_total_flops() * images
-        with FlopCounterMode(display=False) as counter:
-            bridge(features, tower.grid(*tower.image_sides))
+            bridge(features, (rows, columns))
         found["bridge"] = counter.get_total_flops() * images
         if config.bridge == "gated_cross_attention":
             plan = text.layer_plan()

@@ -35,7 +35,8 @@ class QuestionCollator:
         tokenizer: of whole words.
         images: the `Images` that the examples are about.
         side: pixels of an image that the tower reads.
-        tokens_of_image: placeholders per image.
+        tokens_of_image: placeholders per image. Of questions in words, a name stands that often too, so that a language
+            model finds everything at the distances that it will have.
         reads: as `PhaseSpec.reads`.
         jiggled: whether images are changed a little; seed: of that.
         answered: whether rows hold the answer, with labels; or end where it would begin.
@@ -44,7 +45,7 @@ class QuestionCollator:
     def __init__(self, tokenizer, images, side, tokens_of_image, reads="images", jiggled=False, seed=0, answered=True):
         self.tokenizer, self.reads, self.jiggled, self.seed, self.answered = tokenizer, reads, jiggled, seed, answered
         self.pixels = enlarge(images.pixels, side)
-        self.placeholders = IMAGE * tokens_of_image
+        self.tokens_of_image = tokens_of_image
 
     def __call__(self, numbered):
         examples = [example for _, example in numbered]
@@ -57,7 +58,9 @@ class QuestionCollator:
     def rows_of(self, examples):
         """input_ids, attention_mask and, where answered, labels of the questions."""
         prompts = [
-            example.in_words if self.reads == "words" else example.prompt.replace(IMAGE, self.placeholders)
+            example.in_words(self.tokens_of_image)
+            if self.reads == "words"
+            else example.prompt.replace(IMAGE, IMAGE * self.tokens_of_image)
             for example in examples
         ]
         rows, answers = self.tokenizer(prompts)["input_ids"], [[] for _ in examples]

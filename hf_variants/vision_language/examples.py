@@ -32,12 +32,11 @@ class Example:
     digits: tuple
     images: tuple
 
-    @property
-    def in_words(self):
-        """The prompt with the names of the digits in place of the images."""
+    def in_words(self, times=1):
+        """The prompt with the name of its digit in place of each image, as many times as an image has tokens."""
         prompt = self.prompt
         for digit in self.digits:
-            prompt = prompt.replace(IMAGE, WORDS[digit], 1)
+            prompt = prompt.replace(IMAGE, " ".join([WORDS[digit]] * times), 1)
         return prompt
 
 

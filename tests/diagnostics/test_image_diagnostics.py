@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hf_variants.diagnostics import alignment, count_image_cost, image_attention, measure_seconds, prompt_of
 from hf_variants.diagnostics.image_attention import entropies
+from tests.towers import own_config
+from tests.variants import MLA
 from tests.vision import BRIDGES, IMAGE, IMAGE_ID, MIXED, batch, vision_config, vlm
 
 
@@ -139,6 +141,10 @@ COMPRESSED = {
     "resampler": {"token_compression": "resampler", "num_resampler_tokens": 4, "num_resampler_heads": 2},
     "gated": BRIDGES["gated"],
     "gated_all": BRIDGES["gated_all"],
+    "clip": {"tower": "clip_vision_model", "vision_feature_layer": [-2, -1]},
+    "class_kept": {"tower": "vit", "vision_feature_select_strategy": "full"},
+    "own": {"tower": own_config({"image_size": 12}, position_embedding_type="learned")},
+    "own_latent": {"tower": own_config({"image_size": 12}, **MLA)},
 }
 
 

@@ -70,7 +70,8 @@ def test_examples_are_right_and_about_their_own_images(split, held_out):
         assert example.answer == expected(example, example.prompt)
         pieces = example.prompt.split(IMAGE)
         names = [WORDS[digit] for digit in example.digits]
-        assert example.in_words == "".join(a + b for a, b in zip(pieces, [*names, ""], strict=True))
+        assert example.in_words() == "".join(a + b for a, b in zip(pieces, [*names, ""], strict=True))
+        assert example.in_words(3).split().count(names[0]) >= 3
         found[example.kind, example.answer] += 1
     assert {kind for kind, _ in found} == set(KINDS)
     for kind in ("same", "larger", "count"):
