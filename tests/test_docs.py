@@ -15,7 +15,7 @@ def load_generator():
     return module
 
 
-@pytest.mark.parametrize("name", ["options.md", "rules.md", "pairs.md", "families.md", "presets.md"])
+@pytest.mark.parametrize("name", ["options.md", "rules.md", "pairs.md", "families.md", "presets.md", "vision_options.md"])
 def test_generated_page_is_up_to_date(name):
     assert (DOCS / name).read_text(encoding="utf-8") == load_generator().PAGES[name](), "run: python docs/generate.py"
 

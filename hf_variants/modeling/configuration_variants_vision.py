@@ -161,6 +161,10 @@ class VariantsVisionConfig(CompositeConfig):
         return self.text_config.initializer_range
 
     @property
+    def has_experts(self):
+        return self.text_config.has_experts
+
+    @property
     def vision_width(self):
         """Width of the features that the tower gives: that of its states, once per layer that is read."""
         layers = self.vision_feature_layer

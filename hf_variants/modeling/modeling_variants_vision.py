@@ -5,6 +5,7 @@ and experts are theirs; an image is N features and two delimiters in the row, L 
 caches count them like any token.
 """
 
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -47,7 +48,8 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         keep = config.vision_feature_select_strategy == "full"
         self.vision_tower = build_tower(config.vision_config, config.vision_feature_layer, keep)
         self.multi_modal_projector = VisionBridge(config, WIDTHS[config.bridge](text))
-        self.language_model = VariantsModel(text, add_pooling_layer=False)
+        with quantized_as(config, text):
+            self.language_model = VariantsModel(text, add_pooling_layer=False)
         chosen, plan = config.cross_attention_layers or [], text.layer_plan()
         blocks = {str(index): GatedCrossAttention(text, plan[index], config.cross_attention_mlp) for index in chosen}
         self.cross_layers = nn.ModuleDict(blocks)
@@ -145,6 +147,20 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         lengths: tokens of each image among the new tokens, or None where there are none.
         """
         return IMAGE_BLOCKS[self.config.image_attention](self, input_ids, lengths, token_type_ids, past_key_values)
+
+
+@contextmanager
+def quantized_as(config, text):
+    """Within it `text` says that its weights are quantized where `config` does: experts are built apart for it."""
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        yield
+        return
+    text.quantization_config = settings
+    try:
+        yield
+    finally:
+        del text.quantization_config
 
 
 class Call(NamedTuple):

@@ -47,6 +47,12 @@ VISION_RULES = [
         "choose a divisor",
     ),
     Rule(
+        "an activation acts",
+        lambda c: c.projector_hidden_act != "gelu" and c.projector == "affine" and c.token_compression != "resampler",
+        "projector_hidden_act={c.projector_hidden_act!r} has no effect with projector='affine' and no resampler; leave it at "
+        "'gelu', or set projector='mlp'",
+    ),
+    Rule(
         "squares are of patches",
         lambda c: c.token_compression in SQUARES and c.vision_feature_select_strategy == "full" and c.tower_has_class_token,
         "token_compression={c.token_compression!r} joins squares of patches, of which the class token is none; set "

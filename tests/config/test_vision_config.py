@@ -27,6 +27,7 @@ CASES = {
     "cross_attention_scope needs bridge=gated_cross_attention": {"cross_attention_scope": "all"},
     "cross_attention_mlp needs bridge=gated_cross_attention": {"cross_attention_mlp": True},
     "heads tile the width of the resampler": {"token_compression": "resampler", "num_resampler_heads": 5},
+    "an activation acts": {"projector": "affine", "projector_hidden_act": "relu"},
     "squares are of patches": {**CLIP, **POOL},
     "full means a class token": {"vision_feature_select_strategy": "full"},
     "squares tile the image": {**SQUARE, "compression_factor": 3},
