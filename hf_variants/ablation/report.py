@@ -54,8 +54,12 @@ def _told(results, picture, spec):
     )
     columns = ["variant", "against", "seeds", "diverged", "mean loss", "±", "difference", "± ", "p (Holm)", "verdict"]
     names = ("variant", "against", "seeds", "diverged", "mean_loss", "half_width", "difference", "difference_half_width")
-    table = [[row[name] for name in (*names, "corrected_p_value", "verdict")] for row in rows]
+    table = [[_cell(name, row[name]) for name in (*names, "corrected_p_value", "verdict")] for row in rows]
     blocks.append(Table(columns, table, "Variants", how))
+    loads = [[row["variant"], row["expert_load_min"], row["expert_load_max"]] for row in rows if row["expert_load_max"]]
+    if loads:
+        even = "tokens of the least and of the most used expert of any layer, relative to even use, at the end of training"
+        blocks.append(Table(["variant", "least used", "most used"], loads, "Load of the experts", even))
     if picture is not None:
         blocks.append(_figure(picture, "Differences from what each is compared with", how))
     return Section("What the seeds tell", blocks, "A difference is one only where it stands out of the noise of the seeds.")
@@ -93,9 +97,15 @@ def _runs(results):
         "tokens_per_second",
         "seconds",
     )
-    rows = [[run.get(name) for name in names] for run in results["runs"]]
+    rows = [[_cell(name, run.get(name)) for name in names] for run in results["runs"]]
     reasons = [f"{run['variant']}, seed {run['seed']}: {run['reason']}" for run in results["runs"] if run.get("reason")]
     return Section("Runs", [Table([name.replace("_", " ") for name in names], rows), *map(Paragraph, reasons)])
+
+
+def _cell(name, value):
+    """Losses with the digits in which variants differ; three significant ones, as tables show numbers, would hide them."""
+    losses = ("mean_loss", "half_width", "difference", "difference_half_width", "eval_loss")
+    return f"{value:.4f}" if name in losses and value is not None else value
 
 
 def _figure(path, title, how):

@@ -9,6 +9,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from ..training.stages import read_json
 from .matching import MEASURED
 from .running import outcome_of
 from .statistics import compare, holm, interval, verdict
@@ -17,7 +18,7 @@ COLUMNS = (
     *("variant", "against", "changes", "matched", "seeds", "diverged", "mean_loss", "half_width", "deviation"),
     *("difference", "difference_half_width", "p_value", "corrected_p_value", "verdict"),
     *("parameters", "active_parameters", "flops_per_token", "kv_bytes_per_token", "steps", "training_flops"),
-    *("budget_difference", "tokens_per_second"),
+    *("budget_difference", "tokens_per_second", "expert_load_min", "expert_load_max"),
 )
 
 
@@ -68,6 +69,8 @@ def statements(results):
             continue
         mean = f"{row['variant']}: {row['mean_loss']:.4f}" + _around(row["half_width"]) + f" over {count}"
         mean += f", {row['diverged']} diverged" if row["diverged"] else ""
+        if row["expert_load_max"] is not None:
+            mean += f", expert load {row['expert_load_min']:.2f} to {row['expert_load_max']:.2f} (1 is even)"
         if row["difference"] is None:
             lines.append(mean)
             continue
@@ -111,7 +114,20 @@ def _row(variant, plan, spec, losses, difference, corrected, outcomes, finished)
         **{name: value for name, value in asdict(costs).items() if name in COLUMNS},
         "budget_difference": None if measured is None else getattr(costs, measured) / getattr(base, measured) - 1,
         "tokens_per_second": sum(speeds) / len(speeds) if speeds else None,
+        **_loads([run for run in plan.runs if run.variant == variant.name and (run.variant, run.seed) in finished]),
     }
+
+
+def _loads(runs):
+    """Smallest and largest load of an expert, relative to even use, when training ended: means over the runs."""
+    last = [[line for line in _log(run) if "expert_load_max" in line][-1:] for run in runs]
+    lines = [line for found in last for line in found]
+    return {name: sum(line[name] for line in lines) / len(lines) if lines else None for name in COLUMNS[-2:]}
+
+
+def _log(run):
+    """The lines that a run logged; none where it has not ended."""
+    return read_json(run.directory / "training_log.json") or []
 
 
 def _curve(name, runs):
@@ -120,11 +136,7 @@ def _curve(name, runs):
     for run in runs:
         if run.variant != name:
             continue
-        try:
-            log = json.loads((run.directory / "training_log.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            continue
-        own = {line["step"]: line["eval_loss"] for line in log if line.get("eval_loss") is not None}
+        own = {line["step"]: line["eval_loss"] for line in _log(run) if line.get("eval_loss") is not None}
         for step, loss in own.items():
             by_step.setdefault(step, []).append(loss)
     return [(step, sum(found) / len(found), min(found), max(found)) for step, found in sorted(by_step.items())]

@@ -57,9 +57,27 @@ def test_files(finished):
     assert json.loads(rows[1]["changes"]) == {"model.num_key_value_heads": 1}
     page = (out / "report.html").read_text()
     assert page.count("data:image/png") == 2 and "MQA" in page and "Holm" in page
+    shown = [results["rows"][1][name] for name in ("mean_loss", "difference")] + [results["runs"][0]["eval_loss"]]
+    assert all(f">{value:.4f}<" in page for value in shown)
     for name in ("differences", "held_out_loss"):
         assert (out / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert not list(out.glob("runs/*/*/checkpoint-*")) and len(files_of(root)) == 4
+
+
+def test_the_load_of_experts_is_told(tmp_path):
+    """Balancing is not seen in the loss alone: the table says how evenly the experts were used when training ended."""
+    experts, lines = {"num_experts": 4, "moe_intermediate_size": 16, "router_balance": "bias"}, []
+    keys = {"variants": {"experts": {"model": experts}}, "base": {"trainer": {"max_steps": 2, "logging_steps": 1}}}
+    dense, sparse = made(tmp_path, lines, **keys)["rows"]
+    logs = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/runs/experts/*/training_log.json"))]
+    ends = [[line for line in log if "expert_load_max" in line][-1] for log in logs]
+    assert len(ends) == 2 and dense["expert_load_max"] is None
+    for name in ("expert_load_min", "expert_load_max"):
+        assert sparse[name] == pytest.approx(sum(line[name] for line in ends) / 2)
+    told = f"expert load {sparse['expert_load_min']:.2f} to {sparse['expert_load_max']:.2f} (1 is even)"
+    assert sum(told in line for line in lines) == 1
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Load of the experts" in page and told in page
 
 
 def test_again_makes_nothing_and_another_seed_makes_only_its_own(finished):
