@@ -32,6 +32,7 @@ COMMANDS = (
     "profile_cache",
     "profile_cross",
     "plan_memory",
+    "stream",
     "attention",
     "images",
     "scaling",

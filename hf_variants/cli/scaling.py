@@ -26,9 +26,12 @@ def add_to(app):
 
 def study(spec):
     from ..jobs.scaling import scaling_study
-    from ..scaling import FittedLaw
+    from ..scaling import FittedLaw, fit_law
 
-    result = _with_progress("resampling", lambda tick: scaling_study(spec, announce, tick), quiet=False)
+    def fit_with_progress(points, bootstrap):
+        return _with_progress("resampling", lambda tick: fit_law(points, bootstrap=bootstrap, progress=tick), quiet=False)
+
+    result = scaling_study(spec, announce, fit_with_progress)
     if "law" in result:
         _show_law(FittedLaw.from_dict(result["law"]), len(result["runs"]))
         announce_files(result["law_file"], result["plot"])

@@ -124,10 +124,10 @@ class StartWindowCache(Cache):
         if turn is None:
             return query
         new = torch.arange(q_len, device=query.device)
-        latest = turn(query, self.held + new)
+        latest = turn(query, self.held + new, self.held + q_len)
         if not self.widens(q_len):
             return latest
-        return torch.cat((latest, turn(query, (self.seen + new).clamp(max=self.capacity - 1))), dim=-1)
+        return torch.cat((latest, turn(query, (self.seen + new).clamp(max=self.capacity - 1), self.capacity)), dim=-1)
 
     def columns(self, q_len, device):
         """Numbers [K] of the tokens that a call of `q_len` tokens meets, in order: those held, then the new ones."""
@@ -194,7 +194,7 @@ class StartWindowLayer(DynamicLayer):
 
     def _placed(self, states, q_len):
         places = torch.arange(states.shape[2], device=states.device)
-        turned = self.turn(states, places)
+        turned = self.turn(states, places, states.shape[2])
         if not self.cache.widens(q_len):
             return turned
         first = (places < self.cache.num_sink_tokens).view(-1, 1)
@@ -224,9 +224,9 @@ class PlaceTurn:
         self.spread, self.turn = SPREADS[config.rope_interleaved], RotaryTurn(config.rope_interleaved)
         self._table = None
 
-    def __call__(self, states, places):
-        """states [B, heads, T, D], places [T]."""
-        cos, sin = self._angles(int(places[-1]) + 1, states)
+    def __call__(self, states, places, below):
+        """states [B, heads, T, D], places [T], all of them less than the number `below`."""
+        cos, sin = self._angles(below, states)
         return self.turn(states, (cos[:, :, places], sin[:, :, places]))
 
     def _angles(self, least, states):

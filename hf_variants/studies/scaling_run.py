@@ -25,11 +25,11 @@ from .scaling_plan import drafts, parameters_of, plan_study
 COLUMNS = ("size", "seed", "parameters", "tokens", "loss", "flops", "total_parameters", "non_embedding_parameters", "steps")
 
 
-def scaling_study(spec, announce=print_once, progress=None):
+def scaling_study(spec, announce=print_once, fit=None):
     """Run a `ScalingStudySpec`; finished runs are not made again.
 
     Args:
-        progress: called with (done, total) after each resampled fit.
+        fit: called with the runs and `spec.bootstrap`, for a caller that shows progress; None means `scaling.fit_law`.
 
     Returns:
         dict: `runs` (one dict per finished run, `COLUMNS`), `table` (path), `diverged` (list of directories), and where
@@ -53,7 +53,7 @@ def scaling_study(spec, announce=print_once, progress=None):
     diverged = [str(run.directory) for run in runs if outcome_of(run)["status"] == "diverged"]
     for directory in diverged:
         announce(f"diverged, and left out of the table: {directory}")
-    return {"runs": rows, "table": str(table), "diverged": diverged, **fit_rows(table, spec, announce, progress)}
+    return {"runs": rows, "table": str(table), "diverged": diverged, **fit_rows(table, spec, announce, fit)}
 
 
 def describe_study(runs, spec):
@@ -99,7 +99,7 @@ def write_runs(rows, path):
     return path
 
 
-def fit_rows(table, spec, announce, progress=None):
+def fit_rows(table, spec, announce, fit=None):
     """{"law", "law_file", "plot"} of the runs in a table; {} with the reason said where they do not allow a fit."""
     from ..scaling import fit_law, read_runs
     from ..scaling.fit import check_runs
@@ -112,7 +112,8 @@ def fit_rows(table, spec, announce, progress=None):
     except ValueError as error:
         announce(f"no law is fitted: {error}")
         return {}
-    fitted = fit_law(points, bootstrap=spec.bootstrap, progress=progress)
+    announce(f"fitting a law to {len(points)} runs, and to {spec.bootstrap} resamples of them")
+    fitted = (fit or fit_law)(points, bootstrap=spec.bootstrap)
     law_file = write_law(fitted, Path(table).with_name("law.json"))
     plot = plot_fit(fitted, points, Path(table).with_name("law.png"))
     for warning in fitted.warnings:

@@ -176,6 +176,16 @@ def test_generate_beyond_the_context(prompt):
         assert torch.equal(out[row], greedy(model, ids[row], 24, FIRST, WINDOW))
 
 
+def test_a_conversation_goes_on_in_the_same_cache():
+    model, ids = model_of({"eos_token_id": None}), draw_ids(1, 9)
+    options = {"do_sample": False, "pad_token_id": 0}
+    cache = StartWindowCache(model.config, FIRST, WINDOW)
+    half = model.generate(ids, past_key_values=cache, max_new_tokens=8, **options)
+    said = torch.cat((half, draw_ids(1, 7, seed=3)), dim=1)
+    both = model.generate(said, past_key_values=cache, max_new_tokens=8, **options)
+    assert torch.equal(both[0], greedy(model, said[0], 8, FIRST, WINDOW))
+
+
 def test_beams_and_groups_of_one_prompt():
     model, ids = model_of({"eos_token_id": None}), draw_ids(2, 6)
     options = {"max_new_tokens": 12, "pad_token_id": 0, "num_beams": 3, "do_sample": False}
