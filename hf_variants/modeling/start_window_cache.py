@@ -52,7 +52,7 @@ class StartWindowCache(Cache):
         turns = {key: PlaceTurn(config, key) for key in config.rope_keys}
         part = 1 if config.attention_type == "mla" else 0
         super().__init__(layers=[StartWindowLayer(self, turns.get(plan.rope_key), part) for plan in config.layer_plan()])
-        self.seen, self._expected = 0, None
+        self.config, self.seen, self._expected = config, 0, None
 
     @property
     def held(self):
@@ -72,18 +72,24 @@ class StartWindowCache(Cache):
         """Whether the queries of a call see the first tokens from other distances than the latest."""
         return self.num_sink_tokens > 0 and self.overflows(q_len)
 
-    def enter(self, sequence, masks_given=False):
+    def enter(self, sequence, config, masks_given=False):
         """Tell the cache of the tokens that come next.
 
         Args:
-            sequence: a `Sequence`, as read. masks_given: whether the caller made masks of its own.
+            sequence: a `Sequence`, as read. config: of the model. masks_given: whether the caller made masks of its own.
 
         Returns:
             The `Sequence` with all tokens at position 0: heads are not turned before they have their place.
 
         Raises:
-            ValueError: for pads, blocks, masks of the caller, packed rows, or positions other than those that follow.
+            ValueError: for pads, blocks, masks of the caller, packed rows, positions other than those that follow, or a model
+                that places tokens otherwise than the config that the cache was made for.
         """
+        if config is not self.config and placing(config) != placing(self.config):
+            raise ValueError(
+                f"StartWindowCache was made for a config that places tokens by {placing(self.config)}, but the model places "
+                f"them by {placing(config)}; make it from model.config"
+            )
         if masks_given:
             raise ValueError("StartWindowCache says itself which tokens are seen; leave the 4D attention_mask out")
         if sequence.padding is not None:
@@ -247,6 +253,13 @@ def counts_own_places(cache):
 def placed_query(cache, query, layer_idx):
     """`query` turned to its place in a cache that counts places itself; as it is with any other."""
     return cache.place_query(query, layer_idx) if counts_own_places(cache) else query
+
+
+def placing(config):
+    """What of a config decides where heads are turned: scheme, attention, layout, and each layer's RoPE rule and width."""
+    keys = [plan.rope_key for plan in config.layer_plan()]
+    rules = {key: (config.rope_of(key), config.rotary_dim_of(key)) for key in config.rope_keys}
+    return config.position_embedding_type, config.attention_type, config.rope_interleaved, keys, rules
 
 
 def check_config(config):

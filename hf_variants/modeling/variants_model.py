@@ -156,7 +156,7 @@ class VariantsModel(VariantsPreTrainedModel):
         sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)._replace(blocks=blocks)
         own_places = counts_own_places(cache)
         if own_places:
-            sequence = cache.enter(sequence, given)
+            sequence = cache.enter(sequence, self.config, given)
         places = self.table_places(sequence, input_ids, position_ids)
         ready_made = attention_mask if given and sequence.inputs_embeds.shape[1] == q_len else None
         masks = self.masks_of(sequence, cache, ready_made)

@@ -227,6 +227,9 @@ def test_what_it_refuses():
     for positions in (torch.arange(6) + 1, torch.tensor([0, 1, 2, 0, 1, 2])):
         with pytest.raises(ValueError, match="position_ids must go on from the 0 tokens"):
             model(ids, position_ids=positions.unsqueeze(0), past_key_values=new())
+    for keys in ({"rope_interleaved": True}, SCHEMES["yarn"], {"partial_rotary_factor": 0.5}, SCHEMES["some layers turn"]):
+        with pytest.raises(ValueError, match="made for a config that places tokens by"):
+            model(ids, past_key_values=StartWindowCache(tiny("gqa", **keys), 2, 4))
     native = LlamaForCausalLM(LlamaConfig(vocab_size=61, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
                                           num_attention_heads=4, num_key_value_heads=2, head_dim=12))  # fmt: skip
     with pytest.raises(ValueError, match="serves models of the family"):
