@@ -63,6 +63,10 @@ def check_extrapolation(spec, ablation):
     checked = drafts(ablation)
     trained = checked[0][1].data.sequence_length
     for variant, draft in checked:
+        if draft.objective != "clm":
+            raise ValueError(
+                f"base.objective={draft.objective!r}: positions are compared by what is predicted next, so it must be 'clm'"
+            )
         limit = draft.model["max_position_embeddings"] if "max_position_embeddings" in draft.model else None
         if limit != trained:
             raise ValueError(

@@ -52,6 +52,11 @@ def check_study(spec):
     for name, values in (("token_counts", spec.token_counts), ("seeds", spec.seeds)):
         if not values or len(set(values)) != len(values):
             raise ValueError(f"{name}={values} must be at least one whole number, none of them twice")
+    objective = base_keys(spec).get("objective", "clm")
+    if objective != "clm":
+        raise ValueError(
+            f"base.objective={objective!r}: the law is of the loss per predicted token of decoders, so it must be 'clm'"
+        )
     given = sorted(key for key in base_keys(spec).get("trainer", {}) if key in _SCHEDULE)
     if given:
         raise ValueError(
@@ -127,10 +132,8 @@ def _run(spec, size, seed, count, tokenizer, texts):
     made = training_spec(spec, size, seed, count)
     config = build_config(size.keys["model"], tokenizer)
     parameters = count_parameters(config)
-    steps, decay_start = schedule_of(
-        spec, made.data.sequence_length * rows_per_step(made, training_arguments(made)), count, size
-    )
-    tokens = steps * made.data.sequence_length * rows_per_step(made, training_arguments(made))
+    steps, decay_start = schedule_of(spec, tokens_per_step(made), count, size)
+    tokens = steps * tokens_per_step(made)
     settings = json.loads(json.dumps(stage_settings(made, texts)))
     flops = training_flops(config, made.data.sequence_length) * tokens
     numbers = {"steps": steps, "decay_start": decay_start, "tokens": tokens, "flops": flops}
@@ -138,7 +141,12 @@ def _run(spec, size, seed, count, tokenizer, texts):
     return StudyRun(size.name, seed, made, settings, **numbers, **parts)
 
 
-def schedule_of(spec, tokens_per_step, count, size):
+def tokens_per_step(made):
+    """Tokens of an optimizer step of a `TrainingSpec`, over all processes and micro-batches."""
+    return made.data.sequence_length * rows_per_step(made, training_arguments(made))
+
+
+def schedule_of(spec, step_tokens, count, size):
     """(steps, step at which the learning rate begins to fall) of a token count; the latter is one that is saved.
 
     Raises:
@@ -150,7 +158,7 @@ def schedule_of(spec, tokens_per_step, count, size):
         raise ValueError(f"trainer.save_steps={save!r} must be a whole number of steps: runs hand on what is saved there")
     if not isinstance(warmup, int):
         raise ValueError(f"trainer.warmup_steps={warmup!r} must be a whole number, the same for every token count")
-    steps = round(count / tokens_per_step)
+    steps = round(count / step_tokens)
     start = round((1 - spec.decay_share) * steps / save) * save
     if not max(warmup, 1) <= start < steps:
         raise ValueError(
@@ -168,8 +176,7 @@ def training_spec(spec, size, seed, count):
     # a first look for the rows of a step, which the length of the run follows from
     trainer = dict(keys.get("trainer", {}))
     first = build_spec(TrainingSpec, {**keys, "trainer": trainer, **place, "overwrite": spec.overwrite})
-    per_step = first.data.sequence_length * rows_per_step(first, training_arguments(first))
-    steps, start = schedule_of(spec, per_step, count, size)
+    steps, start = schedule_of(spec, tokens_per_step(first), count, size)
     trainer.update(
         max_steps=steps,
         lr_scheduler_type="warmup_stable_decay",

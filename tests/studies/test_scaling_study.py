@@ -131,6 +131,8 @@ def test_the_schedule_is_not_the_users(tmp_path):
     given["base"]["trainer"]["max_steps"] = 5
     with pytest.raises(ValueError, match="base.trainer.max_steps does not belong here"):
         made(tmp_path, base=given["base"])
+    with pytest.raises(ValueError, match="base.objective='mlm'.*must be 'clm'"):
+        made(tmp_path, base={**given["base"], "objective": "mlm"})
 
 
 def test_the_shipped_recipe_is_valid():
