@@ -5,6 +5,7 @@ and experts are theirs; an image is N features and two delimiters in the row, L 
 caches count them like any token.
 """
 
+import copy
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -121,6 +122,8 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
             call = Call(input_ids, images, image_counts, past_key_values, attention_mask, position_ids)
             inputs_embeds, read = self.read(self, call)
             kwargs.update(read)
+            if images is None and self.training and torch.is_grad_enabled():
+                inputs_embeds = inputs_embeds + self.unread_parameters().to(inputs_embeds.dtype)
         if self.config.image_attention != "causal" and inputs_embeds is not None and inputs_embeds.shape[1] > 1:
             lengths = None if images is None else [len(image) for image in images]
             kwargs["blocks"] = self.blocks_of(input_ids, lengths, token_type_ids, past_key_values)
@@ -132,6 +135,17 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
             use_cache=use_cache,
             **kwargs,
         )
+
+    def unread_parameters(self):
+        """Zero, with a zero gradient for each trained parameter that a batch without images does not read: ranks that train
+        together then wait for the same gradients.
+        """
+        parts = (self.vision_tower, self.multi_modal_projector, self.cross_layers)
+        trained = [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
+        total = torch.zeros((), device=self.device)
+        for parameter in trained:
+            total = total + parameter.flatten()[:1].sum().to(total.device) * 0
+        return total
 
     def cache_of(self, use_cache, past_key_values):
         """The cache of a call; where images are read across, the one that the language model would make for itself."""
@@ -265,6 +279,44 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
     """Images and text in, text out: `VariantsVisionModel` with the language-model head of its text."""
 
     _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
+
+    @classmethod
+    def from_parts(cls, language_model, vision_model, image_token_id, **keys):
+        """A model of a trained language model and a trained tower, with a fresh bridge.
+
+        Args:
+            language_model: a `VariantsForCausalLM`; `hf_variants.convert.from_native` gives one of any native family.
+            vision_model: a model of a supported tower (`CLIPVisionModel`, `SiglipVisionModel`, `ViTModel`, `Dinov2Model`,
+                `VariantsImageEncoder`). What pools its patches is left out.
+            image_token_id: as in the config; under `bridge="gated_cross_attention"` a row of the vocabulary, for which
+                `language_model.resize_token_embeddings` makes room.
+            keys: further keys of `VariantsVisionConfig`.
+
+        Returns:
+            The model in the dtype of the language model, with copies of the weights; train its bridge first.
+
+        Raises:
+            ValueError: for other models, or as the config.
+        """
+        if not hasattr(language_model.config, "layer_plan") or not hasattr(language_model, "lm_head"):
+            raise ValueError(
+                f"{type(language_model).__name__} is no VariantsForCausalLM; bring it in with hf_variants.convert.from_native"
+            )
+        text, vision = copy.deepcopy(language_model.config), copy.deepcopy(vision_model.config)
+        config = cls.config_class(text_config=text, vision_config=vision, image_token_id=image_token_id, **keys)
+        model = cls(config).to(language_model.dtype)
+        model.model.language_model.load_state_dict(language_model.model.state_dict(), strict=False)
+        model.lm_head.load_state_dict(language_model.lm_head.state_dict())
+        if not isinstance(model.transform, nn.Identity):
+            model.transform.load_state_dict(language_model.transform.state_dict())
+        tower = model.model.vision_tower.vision_model
+        given = vision_model.state_dict()
+        missing = [name for name in tower.state_dict() if name not in given]
+        if missing:
+            raise ValueError(f"{type(vision_model).__name__} lacks weights that the tower has: {missing[:6]}")
+        tower.load_state_dict({name: given[name] for name in tower.state_dict()})
+        model.generation_config = copy.deepcopy(language_model.generation_config)
+        return model
 
     @property
     def text_config(self):
