@@ -60,6 +60,7 @@ def trainer_arguments(spec, phase, directory):
 
     from ..training.arguments import check_trainer_section
 
+    section = check_trainer_section(spec.trainer)
     said = {"max_steps": "steps", "learning_rate": "learning_rate", "per_device_train_batch_size": "batch_size"}
     for name, place in said.items():
         if name in spec.trainer:
@@ -80,7 +81,7 @@ def trainer_arguments(spec, phase, directory):
         "dataloader_pin_memory": torch.cuda.is_available(),
         "use_cpu": not torch.accelerator.is_available(),
     }
-    return TrainingArguments(**{**defaults, **check_trainer_section(spec.trainer), **fixed})
+    return TrainingArguments(**{**defaults, **section, **fixed})
 
 
 def run_phase(spec, index, model, tokenizer, images, previous, measure, announce):
@@ -113,9 +114,13 @@ def load_weights(model, directory):
 
 
 def _train(spec, index, phase, directory, model, tokenizer, images, measure, announce):
+    from transformers import set_seed
+
     from ..training.progress import shorten_progress
     from ..training.trainer import VariantsTrainer
 
+    # so that a run that goes on behind a finished phase draws what an unbroken one would
+    set_seed(spec.seed + index)
     trained = freeze(model, phase.trains)
     announce(
         f"phase {phase.name}: {phase.steps} steps of {phase.batch_size} on {phase.reads}; trains {', '.join(phase.trains)} "

@@ -139,7 +139,7 @@ def answers_picture(rows, images):
             axes = canvas.add_subplot(grid[line, 2])
             axes.set_axis_off()
             right = row["given"] == row["answer"]
-            said = row["given"] if right else f"{row['given']} (right: {row['answer']})"
+            said = row["given"] if right else f"{row['given'] or 'nothing'} (right: {row['answer']})"
             axes.text(0, 0.68, row["prompt"], fontsize=9, va="center", color="#3e4c59")
             axes.text(0, 0.22, said, fontsize=10, va="center", weight="bold", color="#009E73" if right else "#D55E00")
         stream = BytesIO()

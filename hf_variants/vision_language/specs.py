@@ -8,6 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from ..training.bounds import SEEDS, check_numbers
 from ..training.spec_parsing import key
 
 PARTS = ("tower", "bridge", "text")
@@ -25,12 +26,12 @@ _DECIDED = {
 class DigitsSpec:
     """The digits task: images of scikit-learn, questions of a grammar."""
 
-    held_out: float = key("share of the images that are held out", 0.2)
-    held_out_phrases: float = key("share of the combinations of phrases that are held out", 0.25)
-    split_seed: int = key("seed of both choices", 0)
+    held_out: float = key("share of the images that are held out", 0.2, above=0, below=1)
+    held_out_phrases: float = key("share of the combinations of phrases that are held out", 0.25, above=0, below=1)
+    split_seed: int = key("seed of both choices", 0, **SEEDS)
     kinds: list[str] = key("kinds of questions", factory=lambda: ["digit", "count", "larger", "same", "sum"])
     jiggle: bool = key("turn, stretch and shift training images a little", True)
-    eval_examples: int = key("held-out questions that are answered at the end", 1000)
+    eval_examples: int = key("held-out questions that are answered at the end", 1000, least=1)
 
 
 @dataclass
@@ -44,9 +45,9 @@ class PhaseSpec:
         "images",
     )
     trains: list[str] = key("parts that are trained, of tower, bridge and text; the rest is frozen", factory=list)
-    steps: int = key("optimizer steps", 500)
-    batch_size: int = key("questions, or for labels images, per step", 64)
-    learning_rate: float = key("peak of the learning rate", 1e-3)
+    steps: int = key("optimizer steps", 500, least=1)
+    batch_size: int = key("questions, or for labels images, per step", 64, least=1)
+    learning_rate: float = key("peak of the learning rate", 1e-3, above=0)
 
 
 @dataclass
@@ -60,9 +61,9 @@ class VisionLanguageSpec:
     data: DigitsSpec = key("the task", factory=DigitsSpec)
     phases: list[PhaseSpec] = key("what is trained, in order", factory=list)
     trainer: dict = key("TrainingArguments of every phase, by their own names", factory=dict)
-    measure_every: int = key("steps between measures of alignment, in phases that read images; 0: none", 100)
-    examples: int = key("questions that the report shows with their images", 12)
-    seed: int = key("seed of weights and examples", 0)
+    measure_every: int = key("steps between measures of alignment, in phases that read images; 0: none", 100, least=0)
+    examples: int = key("questions that the report shows with their images", 12, least=0)
+    seed: int = key("seed of weights and examples", 0, **SEEDS)
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
 
     def to_dict(self):
@@ -74,6 +75,7 @@ def check_spec(spec):
     """Refuse a `VisionLanguageSpec` that cannot be run. Raises ValueError naming key, value, reason and choices."""
     from .examples import KINDS
 
+    check_numbers(spec)
     for section, names in _DECIDED.items():
         for name in names:
             if name in getattr(spec, section):
@@ -81,15 +83,8 @@ def check_spec(spec):
     unknown = [kind for kind in spec.data.kinds if kind not in KINDS]
     if unknown or not spec.data.kinds:
         raise ValueError(f"data.kinds={spec.data.kinds} must be some of {list(KINDS)}")
-    for name in ("held_out", "held_out_phrases"):
-        if not 0 < getattr(spec.data, name) < 1:
-            raise ValueError(f"data.{name}={getattr(spec.data, name)} must lie between 0 and 1")
-    if spec.data.eval_examples < 1 or not 0 <= spec.examples <= spec.data.eval_examples:
-        raise ValueError(
-            f"data.eval_examples={spec.data.eval_examples} must be at least 1, and examples={spec.examples} from 0 to it"
-        )
-    if spec.measure_every < 0:
-        raise ValueError(f"measure_every={spec.measure_every} must be at least 0")
+    if spec.examples > spec.data.eval_examples:
+        raise ValueError(f"examples={spec.examples} must be at most data.eval_examples={spec.data.eval_examples}")
     if not spec.phases:
         raise ValueError("phases is empty, so nothing would be trained; give at least one phase")
     names = [phase.name for phase in spec.phases]
@@ -108,9 +103,4 @@ def _check_phase(phase):
         raise ValueError(
             f"phase {phase.name!r}: trains={phase.trains} must be some of {list(possible)}, which "
             f"reads={phase.reads!r} reaches"
-        )
-    if phase.steps < 1 or phase.batch_size < 1 or phase.learning_rate <= 0:
-        raise ValueError(
-            f"phase {phase.name!r}: steps={phase.steps} and batch_size={phase.batch_size} must be at least 1, and "
-            f"learning_rate={phase.learning_rate} above 0"
         )

@@ -22,6 +22,7 @@ VARIANTS = {"variants": {"relu": {"model.hidden_act": "relu"}}}
 STUDIED = {**TRAINED, "data": {**DATA, "sequence_length": 64}, "model": {"preset": "tiny/mla", "max_position_embeddings": 64}}
 STAGES = {"pretrain": TRAINED, **{name: {"data": DATA} for name in ("evaluate", "extend", "quantize")}}
 STAGES["generate"] = {"prompts": ["x"]}
+PHASE = {"name": "bridge", "reads": "images", "trains": ["bridge"]}
 # job: (its spec, a recipe of it that asks for files that do not exist)
 RECIPES = {
     "pretrain": ("TrainingSpec", {"output_dir": "out", **TRAINED}),
@@ -30,6 +31,7 @@ RECIPES = {
     "extend": ("ExtendSpec", {"model_path": "absent", "output_dir": "out", "data": DATA}),
     "finetune": ("FinetuneSpec", {"model_path": "absent", "output_dir": "out", "method": "lora", "data": EXAMPLES}),
     "seq2seq": ("Seq2SeqSpec", {"model_path": "absent", "output_dir": "out", "data": EXAMPLES}),
+    "vision_language": ("VisionLanguageSpec", {"output_dir": "out", "phases": [PHASE]}),
     "ablate": ("AblateSpec", {**BASE, **VARIANTS}),
     "extrapolate": ("ExtrapolateSpec", {**BASE, "base": STUDIED, **VARIANTS, "lengths": [64, 128]}),
     "scaling_study": (
@@ -40,7 +42,7 @@ RECIPES = {
     "quickstart": ("QuickstartSpec", {"output": "out", **STAGES}),
 }
 # an item of each list of sections, with the keys that it must have
-ITEMS = {"sources": {"source": "absent.txt"}, "stages": {"length": 64, "steps": 1}}
+ITEMS = {"sources": {"source": "absent.txt"}, "stages": {"length": 64, "steps": 1}, "phases": PHASE}
 
 
 def spec_of(job):
@@ -158,7 +160,10 @@ def test_a_number_out_of_range(job, key, kind, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-TRAINING, STUDIES = ("pretrain", "extend", "finetune", "seq2seq"), ("ablate", "extrapolate", "scaling_study")
+TRAINING, STUDIES = (
+    ("pretrain", "extend", "finetune", "seq2seq", "vision_language"),
+    ("ablate", "extrapolate", "scaling_study"),
+)
 # a name that the keys of a free section do not have, as (job, section, what the section holds, words of the error)
 SECTIONS = [
     *((job, "trainer", {"max_stps": 1}, "trainer.max_stps'.*did you mean 'max_steps'") for job in TRAINING),
@@ -170,6 +175,9 @@ SECTIONS = [
     ("pretrain", "distributed", {"fsdp_sise": 2}, "distributed.fsdp_sise'.*did you mean 'fsdp_size'"),
     ("extend", "options", {"beta_fst": 1}, "'beta_fst' has no effect with method='yarn' .did you mean 'beta_fast'"),
     ("finetune", "toggles", {"qk_nrm": "head"}, "toggles.qk_nrm'.*did you mean 'qk_norm'"),
+    ("vision_language", "text", {"hidden_sise": 1}, "no key 'hidden_sise' .did you mean 'hidden_size'"),
+    ("vision_language", "tower", {"image_sise": 8}, "no key 'image_sise' .did you mean 'image_size'"),
+    ("vision_language", "bridge", {"token_compresion": "pool"}, "'token_compresion' .did you mean 'token_compression'"),
     ("seq2seq", "model", {"encoder": {"hidden_sise": 1}, "decoder": {}}, "give either model"),
     *((job, "base", {**RECIPES[job][1]["base"], "trainr": {}}, "unknown key '(base.)?trainr'") for job in STUDIES),
     *((job, "variants", {"a": {"model.hidden_sise": 1}}, "hidden_sise") for job in ("ablate", "extrapolate")),
