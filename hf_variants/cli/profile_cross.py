@@ -68,22 +68,21 @@ def _table(profile, measure):
 
     slope = f"each token of the encoder adds {profile.flops_per_state:,.0f} FLOPs and {profile.bytes_per_state:,.0f} bytes"
     if measure:
+        held = all(point["measured_cross_bytes"] == point["cross_bytes"] for point in profile.points)
         slope += f", and {1e6 * profile.seconds_per_state:.3g} µs (R² {profile.linearity:.3f})"
-    title = f"{profile.name}: a token behind {profile.length}, {profile.batch_size} row(s), {profile.dtype}"
+        slope += f"; the model's cross caches hold {'these' if held else 'OTHER'} bytes"
+    own = human_bytes(profile.points[0]["self_bytes"])
+    title = f"{profile.name}: a token behind {profile.length} (cache {own}), {profile.batch_size} row(s), {profile.dtype}"
     view = Table(title=title, caption=slope, title_justify="left", caption_justify="left")
-    for column in ("encoder tokens", "MFLOPs", "of it cross", "self cache", "cross cache"):
-        view.add_column(column, justify="right")
-    if measure:
-        view.add_column("measured cache", justify="right")
-        view.add_column("ms per token", justify="right")
-        view.add_column("ms of the encoder", justify="right")
+    measured = ("ms per token", "ms to encode") if measure else ()
+    for column in ("encoder", "MFLOPs", "cross", "cross cache", *measured):
+        view.add_column(column, justify="right", no_wrap=True)
     for point in profile.points:
         share = point["cross_flops"] / point["flops"]
         cells = [f"{point['states']:,}", f"{point['flops'] / 1e6:,.3f}", f"{share:.1%}"]
-        cells += [human_bytes(point["self_bytes"]), human_bytes(point["cross_bytes"])]
+        cells.append(human_bytes(point["cross_bytes"]))
         if measure:
-            times = (point["seconds"], point["encoder_seconds"])
-            cells += [human_bytes(point["measured_cross_bytes"]), *(f"{1e3 * value:.3f}" for value in times)]
+            cells += [f"{1e3 * point[name]:.2f}" for name in ("seconds", "encoder_seconds")]
         view.add_row(*cells)
     return view
 

@@ -94,6 +94,7 @@ def _facts(spec, arguments, result):
         ("training pairs", result["pairs"]["training"]),
         ("parameters", result["parameters"]),
         ("optimizer steps", result["steps"]),
+        ("optimizer", {"muon": "Muon, AdamW for the rest", "adamw": "AdamW"}[spec.optimizer]),
         ("learning rate", f"{arguments.learning_rate:g}, {schedule}, warmup {arguments.warmup_steps:g}"),
         ("pairs per optimizer step", rows_per_step),
         ("tokens read and written, at most", f"{data.max_source_length} and {data.max_target_length}"),

@@ -26,7 +26,7 @@ from .pairs import PairCollator, decoder_start_of, encode_pairs
 from .writing import exact_by_group, measured, write_texts
 
 # What a run that goes on with changed settings keeps: its checkpoints depend on it.
-FIXED = ("model", "tokenizer", "data", "pairs", "base", "seed", "dtype")
+FIXED = ("model", "tokenizer", "data", "pairs", "base", "optimizer", "muon", "seed", "dtype")
 
 
 def seq2seq(spec, announce=print_once):
@@ -60,8 +60,11 @@ def seq2seq(spec, announce=print_once):
 
 def check_spec(spec):
     """Refuse a `Seq2SeqSpec` that cannot be run, before anything is read. Raises ValueError."""
+    from ..training.muon import check_optimizer
+
     check_numbers(spec)
     check_generation_section(spec.generation)
+    check_optimizer(spec)
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to start from); got {given}")
@@ -192,6 +195,7 @@ def make_trainer(spec, arguments, model, tokenizer, train, held_out):
         sources=[f"{spec.data.prefix}{record[spec.data.source_key]}" for record in shown],
         targets=[record[spec.data.target_key] for record in shown],
         options=generation_options(spec),
+        muon=spec.muon if spec.optimizer == "muon" else None,
     )
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ShortProgressCallback)

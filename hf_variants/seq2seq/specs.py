@@ -51,6 +51,10 @@ class Seq2SeqSpec:
     trainer: dict = key(
         "transformers TrainingArguments by their own names (max_steps, learning_rate, bf16, ...)", factory=dict
     )
+    optimizer: Literal["adamw", "muon"] = key(
+        "muon: Muon for hidden matrices, AdamW for the rest; adamw: trainer.optim", "adamw"
+    )
+    muon: dict = key("further options of torch.optim.Muon, by their own names (momentum, ns_steps, ...)", factory=dict)
     generation: dict = key("GenerationConfig keys by their own names (num_beams, max_new_tokens, ...)", factory=dict)
     generated: int = key(
         "held-out pairs written at every evaluation during training; 0: none. At the end all are", 200, least=0

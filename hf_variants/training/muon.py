@@ -100,3 +100,15 @@ def check_muon_options(options):
     for key in options:
         if key not in known:
             raise ValueError(f"unknown key 'muon.{key}'{nearest(key, known)}; it takes the names of torch.optim.Muon: {known}")
+
+
+def check_optimizer(spec):
+    """Refuse what the keys `optimizer`, `muon` and `trainer` of a spec say against each other. Raises ValueError."""
+    if spec.optimizer == "muon":
+        if "optim" in spec.trainer:
+            raise ValueError(
+                f"trainer.optim={spec.trainer['optim']!r} has no effect with optimizer='muon'; leave one of them out"
+            )
+        check_muon_options(spec.muon)
+    elif spec.muon:
+        raise ValueError(f"muon={spec.muon!r} has no effect with optimizer={spec.optimizer!r}; set optimizer='muon'")

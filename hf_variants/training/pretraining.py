@@ -124,7 +124,7 @@ def announce_corrupt(report, announce):
 def check_parts(spec):
     """Refuse what no row, tokenizer or optimizer could be made of, before anything is read. Raises ValueError."""
     from .metrics_callback import check_metrics
-    from .muon import check_muon_options
+    from .muon import check_optimizer
     from .objectives import sentinels_of_spec
 
     check_metrics(spec.metrics)
@@ -133,14 +133,7 @@ def check_parts(spec):
     check_generation_section(spec.samples.generation, "samples.generation")
     if spec.tokenizer.path is None and spec.model_path is None:
         special_tokens(spec.tokenizer, spec.objective, sentinels_of_spec(spec))
-    if spec.optimizer == "muon":
-        if "optim" in spec.trainer:
-            raise ValueError(
-                f"trainer.optim={spec.trainer['optim']!r} has no effect with optimizer='muon'; leave one of them out"
-            )
-        check_muon_options(spec.muon)
-    elif spec.muon:
-        raise ValueError(f"muon={spec.muon!r} has no effect with optimizer={spec.optimizer!r}; set optimizer='muon'")
+    check_optimizer(spec)
 
 
 def _pretrain(spec, corpus, announce):

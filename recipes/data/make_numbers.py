@@ -176,8 +176,12 @@ def write(name, records):
     os.replace(partial, FOLDER / name)
 
 
-if __name__ == "__main__":
+def make():
     draw = random.Random(SEED)
     held = held_out_compositions(draw)
     write("numbers.jsonl", examples(TRAINING, held, False, draw))
     write("numbers_held_out.jsonl", examples(HELD_OUT, held, True, draw))
+
+
+if __name__ == "__main__":
+    make()

@@ -17,6 +17,7 @@ from hf_variants.jobs.specs import (
     GenerateSpec,
     QuantizeSpec,
     QuickstartSpec,
+    Seq2SeqSpec,
 )
 from hf_variants.training.spec_parsing import describe_keys, load_spec
 from hf_variants.training.specs import TrainingSpec
@@ -25,6 +26,7 @@ RECIPES = {
     "pretrain": TrainingSpec,
     "extend": ExtendSpec,
     "finetune": FinetuneSpec,
+    "seq2seq": Seq2SeqSpec,
     "ablate": AblateSpec,
     "extrapolate": ExtrapolateSpec,
     "quantize": QuantizeSpec,
@@ -70,6 +72,17 @@ def test_shipped_fine_tuning_recipes_are_valid(path):
     spec = load_spec(FinetuneSpec, path)
     check_keys(spec)
     assert arguments_of(spec).output_dir == spec.output_dir
+
+
+def test_shipped_recipes_of_encoder_decoders_are_checked_whole():
+    from hf_variants.seq2seq.run import check_spec
+    from hf_variants.training.models import check_model_entry
+    from hf_variants.training.pretraining import check_parts
+
+    check_spec(load_spec(Seq2SeqSpec, "recipes/seq2seq.yaml"))
+    corruption = load_spec(TrainingSpec, "recipes/span_corruption.yaml")
+    check_model_entry(corruption)
+    check_parts(corruption)
 
 
 def test_shipped_recipes_chain():

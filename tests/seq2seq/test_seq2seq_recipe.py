@@ -268,6 +268,7 @@ BAD = {
     "a missing field": ({"data": {"target_key": "english"}}, "task='seq2seq' needs source . english"),
     "fewer than none": ({"generated": -1}, "generated=-1 must be at least 0"),
     "too long": ({"data": {"max_source_length": 3}}, "pairs, .* sources are longer than data.max_source_length=3"),
+    "options of no use": ({"muon": {"ns_steps": 3}}, "has no effect with optimizer='adamw'"),
     "no split": ({"data": {"eval_fraction": 0.0}}, "data.eval_fraction=0.0 must lie between 0 and 1"),
 }
 

@@ -169,7 +169,7 @@ SECTIONS = [
     *((job, "trainer", {"max_stps": 1}, "trainer.max_stps'.*did you mean 'max_steps'") for job in TRAINING),
     *((job, "generation", {"max_new_token": 1}, "generation.max_new_token'.*did you mean") for job in ("generate", "seq2seq")),
     ("pretrain", "model", {"preset": "tiny/mla", "hidden_sise": 1}, "no key 'hidden_sise' .did you mean 'hidden_size'"),
-    ("pretrain", "muon", {"ns_steps": 1}, "muon=.* has no effect with optimizer='adamw'"),
+    *((job, "muon", {"ns_steps": 1}, "muon=.* has no effect with optimizer=.adamw.") for job in ("pretrain", "seq2seq")),
     ("pretrain", "samples.generation", {"max_new_token": 1}, "samples.generation.max_new_token'.*did you mean"),
     ("pretrain", "metrics", {"perplexty": {}}, "metrics.perplexty'.*did you mean 'perplexity'"),
     ("pretrain", "distributed", {"fsdp_sise": 2}, "distributed.fsdp_sise'.*did you mean 'fsdp_size'"),
