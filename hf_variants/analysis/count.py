@@ -11,40 +11,49 @@ Notable here: nothing is built. What is left out is said in the answer: a kernel
 (FlashAttention) does a quarter more work there than the model needs.
 """
 
-from .counts import count_parameters
 from .describe import human_count, usual_lengths
-from .flops import PAIRS, flops_per_token
+from .flops import PAIRS
+from .joined import is_pair, joined_flops, joined_parameters, sees_images, text_of
 
 # parts outside the layers, which activation checkpointing does not run again
-OUTSIDE = ("embedding_projection", "head_transform", "lm_head")
-BACKWARD = 2
+OUTSIDE = ("embedding_projection", "head_transform", "lm_head", "image_bridge")
 
 
-def count(source, lengths=None, *, pairs="visible", checkpointing=False):
+def count(source, lengths=None, *, pairs="visible", checkpointing=False, encoder_length=None, images=None):
     """Parameters and FLOPs per token of a config.
 
     Args:
-        source: what `convert.read_config` reads: a config, ours or native, a preset's name, a .json, a folder or a Hub id.
-        lengths: tokens of a row, one number or several; None takes a few up to `max_position_embeddings`.
+        source: a config, ours or native, a preset's name, a .json, a folder or a Hub id, as `convert.read_config` reads
+            them; a vision-language config of the family too.
+        lengths: tokens of a row, one number or several; None takes a few up to `max_position_embeddings`. Of an
+            encoder-decoder the decoder's row, of a vision-language model the text's, image tokens among them.
         pairs: `visible`: pairs that the masks let through; `all`: every pair, as the eager backend computes them.
         checkpointing: count the second forward pass of the layers under activation checkpointing.
+        encoder_length: tokens that the encoder of an encoder-decoder reads for a row; None: as many as the row has.
+        images: images in a row of a vision-language model; None: one.
 
     Returns:
         dict of JSON types: `parameters` (total, active, non_embedding, buffers, tied, parts, active_parts), `pairs`,
         `checkpointing`, and `flops`, one dict per length with, per token, `forward`, `backward`, `training` and their `parts`
         (the mean over a row), `decode` (the last token from its cache; None for an encoder), `decode_expanded` (MLA without
-        absorption; None otherwise) and `share_of_6n`: training beside the rule of 6 FLOPs per active parameter.
+        absorption; None otherwise) and `share_of_6n`: training beside the rule of 6 FLOPs per active parameter (None for
+        models that join others, whose parameters do not all meet the same tokens).
 
     Raises:
         ValueError: as `convert.read_config`, and for no length, a length below 1 or an unknown `pairs`.
     """
-    from hf_variants.convert.config_source import read_config
+    from hf_variants.convert.config_source import read_any_config
 
     if pairs not in PAIRS:
         raise ValueError(f"pairs={pairs!r} is unknown; choose from {list(PAIRS)}")
-    config = read_config(source)
-    lengths = checked_lengths(config, lengths)
-    parameters = count_parameters(config)
+    config = read_any_config(source)
+    _refuse_idle(config, encoder_length, images)
+    if lengths is None and sees_images(config):
+        least = (1 if images is None else images) * config.tokens_of_image()
+        lengths = [length for length in usual_lengths(text_of(config)) if length >= least]
+    lengths = checked_lengths(text_of(config), lengths)
+    extra = {"encoder_length": encoder_length, "images": 1 if images is None else images}
+    parameters = joined_parameters(config)
     return {
         "parameters": {
             "total": parameters.total,
@@ -57,8 +66,22 @@ def count(source, lengths=None, *, pairs="visible", checkpointing=False):
         },
         "pairs": pairs,
         "checkpointing": checkpointing,
-        "flops": [_at_length(config, length, pairs, checkpointing, parameters) for length in lengths],
+        "flops": [_at_length(config, length, pairs, checkpointing, parameters, extra) for length in lengths],
     }
+
+
+def _refuse_idle(config, encoder_length, images):
+    """Raise ValueError for a number that means nothing to the config, or is no count."""
+    across = is_pair(config) or getattr(config, "add_cross_attention", False)
+    if encoder_length is not None and not across:
+        raise ValueError(
+            f"encoder_length={encoder_length} is what an encoder reads for a decoder, and there is none; leave it out"
+        )
+    if images is not None and not sees_images(config):
+        raise ValueError(f"images={images} needs a vision-language config, and this one reads text alone; leave it out")
+    for name, value, least in (("encoder_length", encoder_length, 1), ("images", images, 0)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{name}={value!r} must be a whole number, at least {least}")
 
 
 def checked_lengths(config, lengths):
@@ -74,27 +97,30 @@ def checked_lengths(config, lengths):
     return sorted(set(given))
 
 
-def _at_length(config, length, pairs, checkpointing, parameters):
-    forward = flops_per_token(config, length, pairs=pairs)
-    again = {part: int(checkpointing and part not in OUTSIDE) for part in forward.parts}
+def _at_length(config, length, pairs, checkpointing, parameters, extra):
+    forward, backward = joined_flops(config, length, pairs=pairs, **extra)
     parts = {
-        part: {"forward": flops, "backward": BACKWARD * flops, "recomputed": again[part] * flops}
+        part: {
+            "forward": flops,
+            "backward": backward[part],
+            "recomputed": flops if checkpointing and not part.endswith(OUTSIDE) else 0,
+        }
         for part, flops in forward.parts.items()
     }
     training = sum(sum(part.values()) for part in parts.values())
-    decode = expanded = None
-    if config.is_causal:
-        decode = flops_per_token(config, length, "decode", pairs).total
-        if config.attention_type == "mla":
-            expanded = flops_per_token(config, length, "decode", pairs, latent="expanded").total
+    text, decode, expanded = text_of(config), None, None
+    if text.is_causal:
+        decode = joined_flops(config, length, "decode", pairs, **extra)[0].total
+        if text.attention_type == "mla":
+            expanded = joined_flops(config, length, "decode", pairs, latent="expanded", **extra)[0].total
     return {
         "length": length,
         "forward": forward.total,
-        "backward": BACKWARD * forward.total,
+        "backward": sum(backward.values()),
         "training": training,
         "decode": decode,
         "decode_expanded": expanded,
-        "share_of_6n": training / (6 * parameters.active),
+        "share_of_6n": training / (6 * parameters.active) if text is config else None,
         "parts": parts,
     }
 
@@ -134,9 +160,11 @@ def _length_table(facts):
     columns = {"forward": "forward", "backward": "backward", "training": "training"}
     columns |= {"decode": "last token, from its cache"} if decodes else {}
     columns |= {"decode_expanded": "the same, latents expanded"} if latent else {}
-    table = _right_aligned(["tokens", *columns.values(), "training / 6N"], None)
+    share = facts["flops"][0]["share_of_6n"] is not None
+    table = _right_aligned(["tokens", *columns.values(), *(["training / 6N"] if share else [])], None)
     for row in facts["flops"]:
-        table.add_row(f"{row['length']:,}", *(human_count(row[key]) for key in columns), f"{row['share_of_6n']:.3f}")
+        last = [f"{row['share_of_6n']:.3f}"] if share else []
+        table.add_row(f"{row['length']:,}", *(human_count(row[key]) for key in columns), *last)
     again = " and the layers once more" if facts["checkpointing"] else ""
     table.caption = (
         f"FLOPs per token, the mean over a row; training is forward, backward{again}. Pairs counted: {facts['pairs']}. Matrix "

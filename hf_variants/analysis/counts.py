@@ -53,7 +53,7 @@ class ParameterCounts:
         """Total without the tables of tokens, positions and types (and so without a tied head)."""
         tables = ("embedding", "positions", "token_types")
         return self.total - sum(
-            size for part, size in self.parts.items() if part.removeprefix("encoder_").removeprefix("decoder_") in tables
+            size for part, size in self.parts.items() if part in tables or part.split("_", 1)[-1] in tables
         )
 
 

@@ -129,7 +129,7 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
             # every cached latent is expanded again; the newest is among the projections
             parts["attention"] += _expansion_products(config) * (keys - 1) * times
         if plan.cross_width is not None:
-            parts["cross_attention"] += _reading(config, plan, states, length, mode, absorbed) * times
+            parts["cross_attention"] += reading_flops(config, plan, states, length, mode, absorbed) * times
             parts["attention_scores"] += per_pair * states * times
     parts["embedding_projection"] = _products(embedding_projection_size(config))
     parts["head_transform"] = _products(transform_size(config))
@@ -162,7 +162,7 @@ def _expansion_products(config):
     return _products(latent_expansion_size(config))
 
 
-def _reading(config, plan, states, length, mode, absorbed):
+def reading_flops(config, plan, states, length, mode, absorbed):
     """What one token pays for the keys and values of the states, beyond `layer_sizes`, which counts as if it read one itself.
 
     Keys and values (latents) are made once, so decoding has no part in that; latents that are not absorbed are expanded anew.

@@ -139,8 +139,8 @@ def _check(config, settings):
             raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
     if settings["memory"] is not None and not 0 < settings["memory"] < math.inf:
         raise ValueError(f"memory={settings['memory']!r} must be a positive number of bytes")
-    if config.add_cross_attention:
-        raise ValueError("add_cross_attention=True: what cross-attention keeps of another stack is not planned; leave it out")
+    if len(config.stacks) > 1 or config.add_cross_attention:
+        raise ValueError("what cross-attention keeps of another stack is not planned: give an encoder or a decoder alone")
     if settings["purpose"] == "generate":
         _check_generating(config, settings)
     devices, sharding = settings["devices"], settings["sharding"]

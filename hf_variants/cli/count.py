@@ -29,18 +29,23 @@ def count(
     checkpointing: Annotated[
         bool, typer.Option("--checkpointing", help="Count the layers' second forward pass under activation checkpointing.")
     ] = False,
+    encoder_length: Annotated[
+        int | None, typer.Option(help="Tokens that an encoder reads for a row; default: as many as the row.")
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="Images in a row of a vision-language model; default: one.")] = None,
     plot: Annotated[str | None, typer.Option(help="Write the figure to this .png, .svg or .pdf file.")] = None,
     as_json: Json = False,
 ):
     """Parameters by part, total and active, and FLOPs per token forward, backward and decoding, without building a model."""
     check_plot(plot)
-    from ..convert.config_source import read_config
+    from ..convert.config_source import read_any_config
 
-    config = read_config(model, **dict(parse_words(words or ())))
+    config = read_any_config(model, **dict(parse_words(words or ())))
     from ..analysis.count import count as count_config
     from ..analysis.count import count_table
 
-    facts = count_config(config, length or None, pairs=pairs, checkpointing=checkpointing)
+    options = {"encoder_length": encoder_length, "images": images}
+    facts = count_config(config, length or None, pairs=pairs, checkpointing=checkpointing, **options)
     if plot:
         from ..report.count_plot import plot_count
 

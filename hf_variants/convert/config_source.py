@@ -11,6 +11,7 @@ from pathlib import Path
 from hf_variants.presets import list_presets, preset_keys
 
 _PAIR = "variants_seq2seq"
+_IMAGES = "variants_vision"
 
 
 def read_config(source, **overrides):
@@ -42,6 +43,20 @@ def read_config(source, **overrides):
     _refuse_unknown_type(model_type, keys, name)
     with quiet():
         return _converted(build_native_config(model_type, keys), overrides)
+
+
+def read_any_config(source, **overrides):
+    """As `read_config`, and the `VariantsVisionConfig` of a model that reads images; raises the same.
+
+    Overrides of a part, {"text_config": {...}}, replace single keys of it.
+    """
+    if getattr(source, "model_type", None) == _IMAGES:
+        return _seeing(source.to_dict(), overrides) if overrides else source
+    if isinstance(source, (str, Path)) and str(source) not in list_presets():
+        keys = _read_keys(str(source))
+        if keys.get("model_type") == _IMAGES:
+            return _seeing(keys, overrides)
+    return read_config(source, **overrides)
 
 
 def expressible_families(config):
@@ -80,10 +95,21 @@ def _pair(keys, overrides):
     """A `VariantsSeq2SeqConfig`; overrides of a stack, {"decoder": {...}}, replace single keys of it."""
     from hf_variants.modeling.configuration_variants_seq2seq import VariantsSeq2SeqConfig
 
+    return VariantsSeq2SeqConfig(**_with_parts(keys, overrides))
+
+
+def _seeing(keys, overrides):
+    """A `VariantsVisionConfig`; overrides as of `_pair`."""
+    from hf_variants.modeling.configuration_variants_vision import VariantsVisionConfig
+
+    return VariantsVisionConfig(**_with_parts(keys, overrides))
+
+
+def _with_parts(keys, overrides):
     for name, value in overrides.items():
         both = isinstance(value, dict) and isinstance(keys.get(name), dict)
         keys = {**keys, name: {**keys[name], **value} if both else value}
-    return VariantsSeq2SeqConfig(**{name: value for name, value in keys.items() if name != "model_type"})
+    return {name: value for name, value in keys.items() if name != "model_type"}
 
 
 def _own_keys(config):

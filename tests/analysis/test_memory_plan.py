@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, cli
+from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsSeq2SeqConfig, cli
 from hf_variants.analysis import count_parameters, fewest_devices, plan_memory
 from hf_variants.analysis.activations import Batch, layer_memory, outer_memory
 from hf_variants.analysis.memory_table import parse_bytes
@@ -214,6 +214,8 @@ def test_what_a_model_cannot_divide():
         plan_memory("mixtral-8x7b", devices=8, expert_parallel=8, optimizer="muon")
     with pytest.raises(ValueError, match="cross-attention keeps of another stack is not planned"):
         plan_memory(VariantsConfig(**SMALL, add_cross_attention=True), length=8)
+    with pytest.raises(ValueError, match="give an encoder or a decoder alone"):
+        plan_memory(VariantsSeq2SeqConfig(encoder=SMALL, decoder=SMALL, decoder_start_token_id=1), length=8)
     with pytest.raises(ValueError, match="needs a decoder"):
         plan_memory("bert-base", purpose="generate", dtype="bfloat16")
 
