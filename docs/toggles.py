@@ -55,6 +55,11 @@ TOGGLES = {
     },
     "alibi": {"position_embedding_type": "alibi"},
     "alibi scaled": {"position_embedding_type": "alibi", "alibi_scaled_bf16": True},
+    "relative bias": {
+        "position_embedding_type": "relative",
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 9,
+    },
     "learned": {"position_embedding_type": "learned"},
     "sinusoidal halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal concat": {"position_embedding_type": "sinusoidal_concat"},

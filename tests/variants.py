@@ -70,6 +70,12 @@ CHUNKED = {"attention_chunk_size": 5}
 CHUNKED_ALTERNATING = {"attention_chunk_size": 5, "layer_types": ["chunked_attention", "full_attention"]}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 TEMPERATURE = {"attn_temperature_tuning": True, "floor_scale": 3, "attn_scale": 0.7}
+# few enough buckets that rows of the tests reach those that distances share
+RELATIVE = {
+    "position_embedding_type": "relative",
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+}
 ALL_TERMS = {"attention_sinks": True, "attn_logit_softcapping": 2.0}
 
 ATTENTION = {
@@ -139,6 +145,10 @@ POSITIONS = {
     "alibi_terms": {"position_embedding_type": "alibi", **ALTERNATING, **ALL_TERMS},
     "alibi_chunked": {"position_embedding_type": "alibi", **CHUNKED},
     "mla_alibi": {**MLA, "position_embedding_type": "alibi"},
+    "relative": RELATIVE,
+    "relative_terms": {**RELATIVE, **ALTERNATING, **ALL_TERMS},
+    "relative_chunked": {**RELATIVE, **CHUNKED},
+    "mla_relative": {**MLA, **RELATIVE, "attn_logit_softcapping": 2.0},
     "learned": {"position_embedding_type": "learned"},
     "learned_offset": {"position_embedding_type": "learned", "position_embedding_offset": 2},
     "learned_sliding": {"position_embedding_type": "learned", **ALTERNATING},

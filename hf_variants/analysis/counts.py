@@ -214,14 +214,21 @@ def lm_head_size(config):
     return linear_size(config.lm_head_width, config.vocab_size, config.lm_head_bias)
 
 
+def positions_size(config):
+    """Numbers of the trained table of positions, or of buckets of distances."""
+    if config.position_embedding_type == "relative":
+        return config.relative_attention_num_buckets * config.num_attention_heads
+    rows = config.max_position_embeddings + config.position_embedding_offset
+    return rows * config.table_width if config.position_embedding_type == "learned" else 0
+
+
 def outer_sizes(config):
     """Sizes of what stands outside the layers: (before, after)."""
     hidden, width = config.hidden_size, config.table_width
-    table = config.max_position_embeddings + config.position_embedding_offset
     head = lm_head_size(config)
     before = {
         "embedding": Size(0, config.vocab_size * config.embedding_size),
-        "positions": Size(0, table * width if config.position_embedding_type == "learned" else 0),
+        "positions": Size(0, positions_size(config)),
         "token_types": Size(0, config.type_vocab_size * width),
         "embedding_projection": embedding_projection_size(config),
         "norms": norm_size(config, width) if config.embedding_norm else Size(),

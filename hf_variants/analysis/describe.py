@@ -122,6 +122,10 @@ def _attention_words(config):
 
 
 def _position_words(config):
+    if config.position_embedding_type == "relative":
+        return (
+            f"relative, {config.relative_attention_num_buckets} buckets up to {config.relative_attention_max_distance} tokens"
+        )
     if config.position_embedding_type != "rope":
         return config.position_embedding_type + (", scaled, in bfloat16" if config.alibi_scaled_bf16 else "")
     words = []

@@ -2,7 +2,7 @@
 
     scores = scaling * q k^T                      [B, heads, Q, K]
     scores = cap * tanh(scores / cap)             soft-cap (Gemma 2, arXiv:2408.00118 §2)
-    scores = scores + slope * -(distance)         ALiBi (arXiv:2108.12409)
+    scores = scores + slope * -(distance)         ALiBi (arXiv:2108.12409), or T5's bias (`relative_bias`)
     scores = scores, or -inf where hidden         mask
     softmax over the keys and one sink logit      learned sink (gpt-oss; Xiao et al. 2023, arXiv:2309.17453)
 
@@ -21,6 +21,7 @@ from transformers.utils.import_utils import is_torchdynamo_exporting, is_tracing
 
 from .packed_attention import PackedRows, by_document
 from .plain_linear import in_autocast_dtype
+from .relative_bias import RelativeBias
 from .windowed_attention import pays, windowed_attention
 
 BLOCK_ELEMENTS = 1 << 21
@@ -58,10 +59,13 @@ def rounded_heights(slopes, places):
 
 
 class ScoreTerms(NamedTuple):
-    """What acts on the scores beside scale and mask: soft-cap, ALiBi, sink logits [heads], a factor per key [B, heads, K]."""
+    """What acts on the scores beside scale and mask: soft-cap, bias, sink logits [heads], a factor per key [B, heads, K].
+
+    The bias `alibi` is an `AlibiBias` or a `RelativeBias`: a tensor, the places of queries and keys, and plain numbers.
+    """
 
     softcap: float | None = None
-    alibi: AlibiBias | None = None
+    alibi: AlibiBias | RelativeBias | None = None
     sinks: torch.Tensor | None = None
     key_scale: torch.Tensor | None = None
 
@@ -221,7 +225,10 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     elif mask is not None:
         additive = mask.expand(query.shape[0], query.shape[1], -1, -1)
 
-    if terms.alibi is not None:
+    learned = isinstance(terms.alibi, RelativeBias)
+    if learned:
+        relative = terms.alibi.block(slice(None)).expand(query.shape[0], -1, -1, -1)
+    elif terms.alibi is not None:
         slopes, factor = terms.alibi.slopes, terms.alibi.factor
         places_q, places_k = (places.expand(query.shape[0], -1) for places in terms.alibi[1:3])
 
@@ -233,7 +240,9 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     def score_mod(score, b, h, q, k):
         if terms.softcap is not None:
             score = terms.softcap * torch.tanh(score / terms.softcap)
-        if terms.alibi is not None:
+        if learned:
+            score = score + relative[b, h, q, k]
+        elif terms.alibi is not None:
             score = score - alibi(b, h, q, k)
         return score if additive is None else score + additive[b, h, q, k]
 
@@ -266,12 +275,13 @@ def _compiled_flex():
 def blockwise_attention(module, query, key, value, mask, scaling, terms):
     """Exact attention in blocks of queries, recomputed in the backward pass. As `eager_attention`, returns the output."""
     query, key, value = in_autocast_dtype(query, key, value)
-    slopes = q_index = k_index = factor = None
+    slopes = q_index = k_index = bias = None
     if terms.alibi is not None:
-        slopes, q_index, k_index, factor = terms.alibi
+        slopes, q_index, k_index, *numbers = terms.alibi
+        bias = (type(terms.alibi), tuple(numbers))
     causal = mask is None and module.is_causal and query.shape[2] > 1
     window = window_of(module) if causal else None
-    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], factor, window)
+    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], bias, window)
     tensors = (query, key, value, mask, terms.sinks, slopes, q_index, k_index)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules)[0]
@@ -283,8 +293,13 @@ class _Rules(NamedTuple):
     softcap: float | None
     causal: bool
     offset: int
-    alibi_factor: float | None
+    bias: tuple | None
     window: int | None
+
+    def bias_of(self, *tensors):
+        """The bias of a slope or table, and of places of queries and keys."""
+        kind, numbers = self.bias
+        return kind(*tensors, *numbers)
 
 
 def _blocks(query, key):
@@ -312,7 +327,7 @@ def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
         tanh = scores.div_(rules.softcap).tanh_()
         scores = rules.softcap * tanh
     if slopes is not None:
-        scores = scores + AlibiBias(slopes, q_index, k_index[:, span], rules.alibi_factor).block(rows)
+        scores = scores + rules.bias_of(slopes, q_index, k_index[:, span]).block(rows)
     if mask is not None:
         scores = apply_mask(scores, mask[:, :, rows, span])
     elif rules.causal:
@@ -371,6 +386,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         grad_query = torch.empty_like(query)
         grad_key, grad_value = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (key, value))
         grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
+        grad_table = torch.zeros(slopes.shape, dtype=torch.float32, device=key.device) if ctx.needs_input_grad[5] else None
         delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
         for rows in _blocks(query, key):
             span = _span(rules, rows, key.shape[2])
@@ -383,6 +399,8 @@ class _BlockwiseAttention(torch.autograd.Function):
             grad_scores = weights * (grad_weights.float() - delta[:, :, rows])
             if grad_mask is not None:
                 grad_mask[:, :, rows, span] += grad_scores.sum_to_size(grad_mask[:, :, rows, span].shape)
+            if grad_table is not None:
+                grad_table += rules.bias_of(slopes, q_index, k_index[:, span]).table_gradient(rows, grad_scores)
             if tanh is not None:
                 grad_scores = grad_scores * (1 - tanh * tanh)
             grad_scores = _grouped((grad_scores * rules.scaling).to(key.dtype), kv_heads)
@@ -398,7 +416,7 @@ class _BlockwiseAttention(torch.autograd.Function):
             grad_value.to(value.dtype),
             grad_mask,
             grad_sinks,
-            None,
+            None if grad_table is None else grad_table.to(slopes.dtype),
             None,
             None,
             None,

@@ -178,6 +178,24 @@ ATTENTION_RULES = [
 ]
 
 POSITION_RULES = [
+    *(
+        only_with(name, "position_embedding_type", "relative")
+        for name in ("relative_attention_num_buckets", "relative_attention_max_distance")
+    ),
+    Rule(
+        "buckets of distances are enough",
+        lambda c: (
+            c.position_embedding_type == "relative"
+            and (
+                c.relative_attention_num_buckets < 4
+                or c.relative_attention_num_buckets % 2
+                or c.relative_attention_max_distance <= c.relative_attention_num_buckets // (2 if c.is_causal else 4)
+            )
+        ),
+        "relative_attention_num_buckets={c.relative_attention_num_buckets} must be even and at least 4, and "
+        "relative_attention_max_distance={c.relative_attention_max_distance} beyond the distances that have a bucket of their "
+        "own, the first half of the buckets (of each direction, where is_causal=False)",
+    ),
     only_with("partial_rotary_factor", "position_embedding_type", "rope", 1.0),
     Rule(
         "rows of a table are counted from zero",

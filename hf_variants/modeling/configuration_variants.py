@@ -49,6 +49,8 @@ class VariantsConfig(FamilyConfig):
             the document (Nakanishi 2025, arXiv:2501.19399, as in Llama 4 and Ministral 3).
         alibi_scaled_bf16: ALiBi as Falcon-RW has it: slopes, positions and their products rounded to bfloat16, and multiplied
             by the scale of the scores.
+        relative_attention_num_buckets, relative_attention_max_distance: of `position_embedding_type="relative"`: rows of its
+            table, and the distance from which all share the last; None gives 32 and 128.
         q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
             gives 4, 1, 1/2 and 1 times head_dim for the last four (DeepSeek-V2 §2.1.2-3); q_lora_rank None means that queries
             are not compressed.
@@ -152,6 +154,8 @@ class VariantsConfig(FamilyConfig):
     no_rope_layers: list | None = None
     position_embedding_offset: int = 0
     alibi_scaled_bf16: bool = False
+    relative_attention_num_buckets: int | None = None
+    relative_attention_max_distance: int | None = None
     position_source: str = "attention_mask"
     # feed-forward and experts
     mlp_type: str = "gated"
@@ -366,6 +370,9 @@ class VariantsConfig(FamilyConfig):
             self.intermediate_size = -(-int(width) // 8) * 8
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size
+        if self.position_embedding_type == "relative":
+            for name, value in (("relative_attention_num_buckets", 32), ("relative_attention_max_distance", 128)):
+                setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
         if self.add_cross_attention and self.cross_attention_hidden_size is None:
             self.cross_attention_hidden_size = self.hidden_size
         if self.classifier_pooling is None:

@@ -47,7 +47,8 @@ PIPELINE_PARALLEL = {
 
 def splits_attention(config):
     """Whether the heads of a config can stand on different ranks."""
-    across = config.qk_norm in ("full", "per_head") or config.attention_sinks or config.position_embedding_type == "alibi"
+    biased = config.position_embedding_type in ("alibi", "relative")
+    across = config.qk_norm in ("full", "per_head") or config.attention_sinks or biased
     return config.attention_type != "mla" and not across
 
 

@@ -222,6 +222,16 @@ class HalvedSinusoidalPositions(SinusoidalPositions):
         return torch.cat((sines, cosines), dim=-1)
 
 
+class RelativePositions(nn.Embedding):
+    """Holds the table [buckets, heads] of T5's relative bias (`relative_bias`), one for all layers of a stack."""
+
+    def __init__(self, config):
+        super().__init__(config.relative_attention_num_buckets, config.num_attention_heads)
+
+    def forward(self, inputs_embeds, position_ids):
+        return inputs_embeds
+
+
 class NoPositions(nn.Module):
     """Adds nothing to the embeddings: for `none`, and for `rope`, which acts inside attention."""
 
@@ -239,5 +249,6 @@ POSITIONS = {
     "sinusoidal": SinusoidalPositions,
     "sinusoidal_halves": HalvedSinusoidalPositions,
     "sinusoidal_concat": ConcatenatedSinusoidalPositions,
+    "relative": RelativePositions,
     "none": NoPositions,
 }

@@ -24,6 +24,7 @@ from .null_modules import Identity, build_dropout
 from .packed_attention import packed_rows
 from .pooling import PooledModelOutput, VariantsPooler, mean_of_tokens, real_tokens
 from .positions import POSITIONS, SPREADS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
+from .relative_bias import RelativeBias
 from .sequence import SequenceReader
 from .start_window_cache import counts_own_places
 from .token_types import build_token_types
@@ -68,6 +69,19 @@ def project_tokens(model, embeds, token_type_ids, places):
 
 # embedding_projection -> embeddings [B, T, embedding_size], token types, places -> the first layer's input [B, T, hidden]
 EMBEDDING_PROJECTIONS = {"sum": project_sum, "tokens": project_tokens}
+
+
+def alibi_bias(model, queries, keys):
+    return AlibiBias(model.embed_positions.slopes, queries, keys, 1.0 if model.config.alibi_scaled_bf16 else None)
+
+
+def relative_bias(model, queries, keys):
+    distance = model.config.relative_attention_max_distance
+    return RelativeBias(model.embed_positions.weight, queries, keys, distance, not model.config.is_causal)
+
+
+# position_embedding_type -> the bias on the scores, of the model and the places of queries and keys
+SCORE_BIASES = {"alibi": alibi_bias, "relative": relative_bias}
 
 
 class VariantsModel(VariantsPreTrainedModel):
@@ -279,16 +293,14 @@ class VariantsModel(VariantsPreTrainedModel):
         return {key: self.spread(*pair) for key, pair in angles.items()}
 
     def biases_of(self, sequence, cache):
-        """ALiBi per attention kind, or nothing under another position scheme."""
-        if self.config.position_embedding_type != "alibi":
+        """The bias of distances per attention kind: ALiBi, or T5's; nothing under another position scheme."""
+        kind = self.config.position_embedding_type
+        if kind not in SCORE_BIASES:
             return {}
         geometries = {kind: self._geometry(plan, sequence, cache) for kind, plan in self.kinds.items()}
-        slopes = self.embed_positions.slopes
-        factor = 1.0 if self.config.alibi_scaled_bf16 else None
         padding, positions = sequence.padding, sequence.positions
-        return {
-            kind: AlibiBias(slopes, *places_of(geometry, padding, positions), factor) for kind, geometry in geometries.items()
-        }
+        make = SCORE_BIASES[kind]
+        return {kind: make(self, *places_of(geometry, padding, positions)) for kind, geometry in geometries.items()}
 
     def _geometry(self, plan, sequence, cache):
         return geometry_of(cache, plan.index, sequence.inputs_embeds.shape[1], sequence.inputs_embeds.device)
@@ -302,7 +314,8 @@ class VariantsModel(VariantsPreTrainedModel):
         if int(position_ids.max()) >= limit:
             raise ValueError(
                 f"position {int(position_ids.max())} lies beyond the learned table of max_position_embeddings={limit}; "
-                "shorten the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'sinusoidal')"
+                "shorten the sequence, or choose a position_embedding_type that extrapolates ('rope', 'alibi', 'relative', "
+                "'sinusoidal')"
             )
 
 

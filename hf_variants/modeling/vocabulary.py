@@ -44,6 +44,7 @@ CHOICES = {
     "position_embedding_type": {
         "rope": "Rotary embedding of queries and keys (Su et al. 2021, arXiv:2104.09864).",
         "alibi": "A slope per head times the distance, added to the scores (Press et al. 2021, arXiv:2108.12409).",
+        "relative": "A trained number per head and bucket of distances, added to the scores (T5 2020, arXiv:1910.10683 §2.1).",
         "learned": "A trained table added to the embeddings (GPT-2).",
         "sinusoidal": "Sines and cosines added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762 §3.5).",
         "sinusoidal_halves": "All sines, then all cosines, frequencies over H/2 - 1 (tensor2tensor; XGLM, M2M-100).",

@@ -118,9 +118,10 @@ def check_change(config, num_key_value_heads, method="mean", order="kept", calib
                     "copies are exact; leave it out"
                 )
         return
-    if order == "similar" and config.position_embedding_type == "alibi":
+    if order == "similar" and config.position_embedding_type in ("alibi", "relative"):
         raise ValueError(
-            "order='similar' moves heads, but position_embedding_type='alibi' gives each place its own slope; keep the order"
+            f"order='similar' moves heads, but position_embedding_type={config.position_embedding_type!r} gives each place "
+            "a bias of its own; keep the order"
         )
     if method == "svd":
         for name, free in (("qk_norm", ("none",)), ("clip_qkv", (None,)), ("attn_output_gate", ("none", "head"))):

@@ -74,6 +74,11 @@ BROKEN = {
     **{f"{name} needs attention_type=mla": {name: 8} for name in NEEDS_MLA},
     **{f"{name} needs experts": {name: value} for name, value in NEEDS_EXPERTS.items()},
     "cross_attention_hidden_size needs add_cross_attention=True": {"cross_attention_hidden_size": 16},
+    "relative_attention_num_buckets needs position_embedding_type=relative": {"relative_attention_num_buckets": 16},
+    "relative_attention_max_distance needs position_embedding_type=relative": {"relative_attention_max_distance": 16},
+    "buckets of distances are enough": {
+        **{"position_embedding_type": "relative", "relative_attention_num_buckets": 32, "relative_attention_max_distance": 16},
+    },
     "heads are whole groups": {"num_key_value_heads": 3},
     "sinks_in_fp32 needs attention_sinks=True": {"sinks_in_fp32": True},
     "dropouts are probabilities": {"attention_dropout": 1.0},
