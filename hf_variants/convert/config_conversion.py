@@ -96,10 +96,13 @@ def _tried(found, config):
 
 
 def _written(found, config, name_all=True):
+    if found.two_stacks != (len(config.stacks) > 1):
+        kind = "an encoder-decoder" if found.two_stacks else "a single stack"
+        raise Inexpressible(found.model_type, {"model_type": (config.model_type, kind)})
     keys = _with_residue(found, config, found.write(config))
     try:
         native = build_native_config(found.model_type, keys)
-        again = _read(found, native)
+        again = _read_like(found, native, config)
     except ValueError as error:
         readable = _nearest_readable(found, keys) if name_all else None
         lost = {} if readable is None else lost_toggles(config, readable)
@@ -160,8 +163,23 @@ def _fitted(cls, key, value):
 
 def _read(found, native):
     from hf_variants.modeling.configuration_variants import VariantsConfig
+    from hf_variants.modeling.configuration_variants_seq2seq import VariantsSeq2SeqConfig
 
-    return VariantsConfig(**found.read(native))
+    return (VariantsSeq2SeqConfig if found.two_stacks else VariantsConfig)(**found.read(native))
+
+
+def _read_like(found, native, config):
+    """As `_read`; where the native config cannot say whether the head is tied, it is as `config` says."""
+    again = _read(found, native)
+    if found.head_told_by_weights:
+        set_tied(again, config.tie_word_embeddings)
+    return again
+
+
+def set_tied(config, tied):
+    """Say in a config of ours, and in the stack that its head stands on, whether the head is the token table."""
+    for part in (config, config.stacks[-1]):
+        part.tie_word_embeddings = tied
 
 
 def as_plain_dict(native):
@@ -192,6 +210,6 @@ def _with_residue(found, config, keys):
 
 def _means_same(found, config, keys):
     try:
-        return not differences(config, _read(found, build_native_config(found.model_type, keys)))
+        return not differences(config, _read_like(found, build_native_config(found.model_type, keys), config))
     except ValueError:
         return False

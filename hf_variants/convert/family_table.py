@@ -19,6 +19,7 @@ _FOLLOWED = ("is_causal", "attention_bias", "norm_type", "norm_affine", "norm_pl
 _UNSEEN = {
     *(*_SHAPE, "bos_token_id", "eos_token_id", "use_cache", "native", "tie_word_embeddings", "freeze_pad_embedding"),
     *("num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor", "shared_expert_intermediate_size"),
+    *("cross_attention_hidden_size", "relative_attention_num_buckets", "relative_attention_max_distance"),
     *("attention_dropout", "hidden_dropout", "embedding_dropout", "output_router_logits", "dtype", "mlp_layer_types"),
     *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"),
 }
@@ -93,6 +94,8 @@ def _toggles(config):
     """Fields that differ from a default config of the same shape."""
     from hf_variants.modeling.configuration_variants import VariantsConfig
 
+    if len(config.stacks) > 1:
+        return _toggles_of_pair(config)
     base = VariantsConfig(**{name: getattr(config, name) for name in (*_SHAPE, *_FOLLOWED)})
     own = [field for field in fields(VariantsConfig) if field.name in VariantsConfig.__annotations__]
     unset = {field.name: field.default if field.name in _FOLLOWED else getattr(base, field.name) for field in own}
@@ -101,6 +104,17 @@ def _toggles(config):
     if rope is None or not config.rope_is_nested and {**rope, "rope_theta": None} == _plain_rope(rope):
         changed.pop("rope_parameters", None)
     return {name: value for name, value in changed.items() if name not in _UNSEEN}
+
+
+def _toggles_of_pair(config):
+    """Those of both stacks once, those of one behind its name, and those that join them."""
+    encoder, decoder = (_toggles(stack) for stack in config.stacks)
+    found = {name: value for name, value in decoder.items() if encoder.get(name) == value}
+    for name, own in (("encoder", encoder), ("decoder", decoder)):
+        found |= {f"{name}.{key}": value for key, value in own.items() if key not in found}
+    unset = {field.name: field.default for field in fields(config)}
+    names = ("share_embeddings", "decoder_start", "final_logits_bias")
+    return found | {name: getattr(config, name) for name in names if getattr(config, name) != unset[name]}
 
 
 def _plain_rope(rope):

@@ -10,14 +10,18 @@ OURS = {
     "sequence_classification": "VariantsForSequenceClassification",
     "token_classification": "VariantsForTokenClassification",
     "question_answering": "VariantsForQuestionAnswering",
+    "seq2seq_lm": "VariantsForSeq2SeqLM",
     "base": "VariantsModel",
 }
+# model types of the configs of these classes
+OUR_TYPES = ("variants", "variants_seq2seq")
 _AUTO = {
     "causal_lm": "AutoModelForCausalLM",
     "masked_lm": "AutoModelForMaskedLM",
     "sequence_classification": "AutoModelForSequenceClassification",
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
+    "seq2seq_lm": "AutoModelForSeq2SeqLM",
     "base": "AutoModel",
     "image_text_to_text": "AutoModelForImageTextToText",
 }
@@ -25,9 +29,9 @@ _AUTO = {
 
 def our_class(head):
     """The class of ours for a head."""
-    import hf_variants.modeling.modeling_variants as models
+    import hf_variants
 
-    return getattr(models, OURS[head])
+    return getattr(hf_variants, OURS[head])
 
 
 def auto_class(head):

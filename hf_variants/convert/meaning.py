@@ -46,12 +46,24 @@ def meaning(config):
 
 def differences(config, other):
     """Names of the fields in which two configs mean different models, each with both values as text."""
+    if len(config.stacks) > 1:
+        return _differences_of_pairs(config, other)
     mine, theirs = meaning(config), meaning(other)
     found = {}
     for name in dict.fromkeys([*mine, *theirs]):
         if mine.get(name) != theirs.get(name):
             for field in _fields_behind(name, config, other):
                 found[field] = (getattr(config, field), getattr(other, field))
+    return found
+
+
+def _differences_of_pairs(config, other):
+    names = [name for name in config.own_fields() if name not in (*config.sub_configs, *_NOT_COMPARED)]
+    found = {name: (getattr(config, name), getattr(other, name)) for name in names}
+    found = {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+    for name in config.sub_configs:
+        parts = differences(getattr(config, name), getattr(other, name))
+        found |= {f"{name}.{field}": pair for field, pair in parts.items()}
     return found
 
 
@@ -73,7 +85,7 @@ def _without_effect(config):
         dropped |= _TEMPERATURE_FIELDS
     if config.embedding_multiplier == 1.0:
         dropped.add("embedding_multiplier_scope")
-    if config.position_embedding_type in ("alibi", "none"):
+    if config.position_embedding_type in ("alibi", "relative", "none"):
         dropped.add("max_position_embeddings")
     return dropped
 

@@ -7,7 +7,7 @@ ever left at random values, because every tensor of the target must come from ex
 import copy
 import os
 
-from hf_variants.convert.config_conversion import config_from_native, config_to_native
+from hf_variants.convert.config_conversion import config_from_native, config_to_native, set_tied
 from hf_variants.convert.heads import (
     OURS,
     head_of,
@@ -17,7 +17,7 @@ from hf_variants.convert.heads import (
 )
 from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.skeletons import loaded_dtypes, skeleton, tied_names
+from hf_variants.convert.skeletons import head_name, head_table, loaded_dtypes, release_head, skeleton, tied_names
 from hf_variants.convert.vision_conversion import OURS as VISION
 from hf_variants.convert.vision_conversion import (
     is_vision_type,
@@ -63,7 +63,7 @@ def from_native(model_or_path, *, head=None, dtype=None, gguf_file=None, attn_im
     head = head_of(type(native), native.config, found)
     refuse_unfit(native)
     config = config_from_native(native.config)
-    config.tie_word_embeddings = is_tied(native)
+    set_tied(config, is_tied(native, found.head_told_by_weights))
     cls = our_class(head)
     state = apply_rules(found.rules(head), _state_without_tied_head(native, config), config)
     state = state if loaded else _in_dtype(state, dtype, cls, config)
@@ -100,7 +100,7 @@ def to_native(model, family=None, *, attn_implementation=None):
     if changed := model.changed_fields():
         raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
     config = copy.deepcopy(model.config)
-    config.tie_word_embeddings = is_tied(model)
+    set_tied(config, is_tied(model))
     native_config = config_to_native(config, family)
     found = find_family(native_config.model_type)
     head = head_of_ours(type(model), found)
@@ -149,6 +149,9 @@ def _vision_to_native(model, family, attn_implementation):
 def _copy_generation_config(source, target):
     if getattr(source, "generation_config", None) is not None and target.can_generate():
         target.generation_config = copy.deepcopy(source.generation_config)
+        start = getattr(target.config, "decoder_start_token_id", None)
+        if target.generation_config.decoder_start_token_id is None and start is not None:
+            target.generation_config.decoder_start_token_id = start
 
 
 def _refuse_load_arguments(gguf_file, head, load_kwargs):
@@ -177,17 +180,20 @@ def refuse_unfit(model):
         raise ValueError(f"the weights lie on {sorted(map(str, devices))}; load the model whole on one device")
 
 
-def is_tied(model):
-    """Whether head and embedding are one table, judged by the weights themselves."""
+def is_tied(model, told_by_weights=False):
+    """Whether head and embedding are one table, judged by the weights themselves, which a flag may contradict.
+
+    told_by_weights: whether the flag of the family says nothing, so that nothing is to be warned of.
+    """
     import torch
     from transformers.utils import logging
 
     flag, output = bool(model.config.tie_word_embeddings), model.get_output_embeddings()
     if output is None:
         return flag
-    embedding, head = model.get_input_embeddings().weight, output.weight
+    embedding, head = head_table(model).weight, output.weight
     tied = embedding is head or (flag and torch.equal(embedding, head))
-    if tied != flag:
+    if tied != flag and not told_by_weights:
         found = "are one tensor" if tied else "hold different values"
         logging.get_logger(__name__).warning(
             f"tie_word_embeddings={flag}, but lm_head and the embedding {found}; converted with "
@@ -218,11 +224,16 @@ def _build(cls, config, state, attn_implementation):
     chosen = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     with no_init_weights():
         model = cls._from_config(config, dtype=embedding.dtype, **chosen)
+    if model.config.is_encoder_decoder and config.tie_word_embeddings and head_name(model) in state:
+        release_head(model)
     tied = tied_names(model, config)
     expected = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     check_state(state, expected, cls.__name__)
     # Assigned, not copied into place: a tensor kept in fp32 inside a half-precision model stays fp32.
     owned = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
     model.load_state_dict(owned, strict=False, assign=True)
-    model.tie_weights()
+    if model.config.is_encoder_decoder:
+        model.tie_weights(recompute_mapping=False)
+    else:
+        model.tie_weights()
     return model.to(embedding.device).eval()

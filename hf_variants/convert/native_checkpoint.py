@@ -2,7 +2,7 @@
 
 from transformers.utils import logging
 
-from hf_variants.convert.heads import auto_class, head_of_config
+from hf_variants.convert.heads import OUR_TYPES, auto_class, head_of_config
 from hf_variants.convert.native_layout import harmless_names
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.vision_conversion import is_vision_type, vision_family
@@ -58,7 +58,7 @@ def _only_head(head):
 
 def known_family(config, what):
     """The family of a native config. Raises ValueError when it is not native, or not known."""
-    if config.model_type == "variants":
+    if config.model_type in OUR_TYPES:
         raise ValueError(f"{what} is a variants model already; load it with AutoModelForCausalLM.from_pretrained")
     return find_family(config.model_type)
 
@@ -75,13 +75,24 @@ def _refuse_toggles(config, load_kwargs):
             )
 
 
+def depth_of(config):
+    """Layers of the stack, or of the longer of two, behind which files may hold layers that nothing builds."""
+    stacks = [
+        part for part in (getattr(config, "encoder", None), getattr(config, "decoder", None)) if hasattr(part, "to_dict")
+    ]
+    if stacks:
+        return max(stack.num_hidden_layers for stack in stacks)
+    keys = ("num_hidden_layers", "decoder_layers", "num_decoder_layers")
+    return max(getattr(config, key, None) or 0 for key in keys)
+
+
 def _refuse_incomplete(path, model, info, found):
     problems = []
     for label in ("missing_keys", "mismatched_keys"):
         if info.get(label):
             problems.append(f"{label.replace('_keys', '')}: {sorted(map(str, info[label]))[:8]}")
     extra = set(info.get("unexpected_keys") or ())
-    extra -= harmless_names(extra, model.config.get_text_config().num_hidden_layers)
+    extra -= harmless_names(extra, depth_of(model.config))
     of_others = [name for name in extra if found.is_of_a_head(name)]
     if of_others:
         logging.get_logger(__name__).warning(

@@ -44,6 +44,7 @@ class Family:
         heads: {head: weight rules of what it has beside the stack} of the heads that convert, by the names of `heads.py`.
         prefix: of the stack inside a native model with a head.
         other_heads: prefixes of tensors that checkpoints hold for heads that are not being loaded.
+        two_stacks: whether it is one of encoder-decoders (`PairFamily`).
     """
 
     model_type: str
@@ -53,6 +54,8 @@ class Family:
     heads: dict = field(default_factory=lambda: {"causal_lm": []})
     prefix: str = "model."
     other_heads: tuple = ()
+    two_stacks: bool = False
+    head_told_by_weights: bool = False
 
     def rules(self, head="causal_lm"):
         """The weight rules of a whole model with `head`; those of a bare stack lack the prefixes of the stack."""

@@ -41,14 +41,31 @@ def head_name(model):
 def tied_names(model, config):
     """{name of a tensor of a tied head: name of the tensor it repeats}; BERT's has a second name of its bias too."""
     head = head_name(model)
+    if model.config.is_encoder_decoder:
+        tied = dict(model.all_tied_weights_keys or {})
+        return {name: source for name, source in tied.items() if name != head or config.tie_word_embeddings}
     if head is None or not config.tie_word_embeddings:
         return {}
     return {**(getattr(model, "all_tied_weights_keys", None) or {}), head: embedding_name(model)}
 
 
+def release_head(model):
+    """Give an encoder-decoder a head of its own though its config says that it is tied, as files may hold one (T5 v1.1)."""
+    head = model.get_output_embeddings()
+    model.all_tied_weights_keys.pop(head_name(model), None)
+    head.weight = torch.nn.Parameter(torch.empty_like(head.weight), requires_grad=head.weight.requires_grad)
+    return model
+
+
+def head_table(model):
+    """The module whose weight a tied head repeats."""
+    return model.get_decoder().embed_tokens if model.config.is_encoder_decoder else model.get_input_embeddings()
+
+
 def embedding_name(model):
-    """Name of the weight of the token embedding."""
-    return _name_of(model, model.get_input_embeddings())
+    """Name of the weight of the token embedding that a tied head repeats."""
+    name = _name_of(model, head_table(model))
+    return (model.all_tied_weights_keys or {}).get(name, name) if model.config.is_encoder_decoder else name
 
 
 def _name_of(model, wanted):
@@ -63,8 +80,15 @@ def expected_tensors(model):
 
 def layers_of(model):
     """The list of the model's layers, in the order in which they run."""
+    if model.config.is_encoder_decoder:
+        stacks = (model.get_encoder(), model.get_decoder())
+        return [layer for stack in stacks for layer in _first_list(stack)]
     lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     return next(found for found in lists if len(found) == model.config.num_hidden_layers)
+
+
+def _first_list(stack):
+    return next(module for module in stack.modules() if isinstance(module, torch.nn.ModuleList))
 
 
 @contextmanager
@@ -136,6 +160,13 @@ def filled(model, weights):
             value = weights[name]
             value = value.float().clone() if value.is_floating_point() else value
             table[leaf] = torch.nn.Parameter(value) if isinstance(table[leaf], torch.nn.Parameter) else value
-    if model.config.tie_word_embeddings:
+    if model.config.is_encoder_decoder:
+        model.tie_weights(recompute_mapping=False)
+    elif model.config.tie_word_embeddings:
         model.tie_weights()
-    return model.requires_grad_(True)
+    frozen = {id(part.weight) for part in model.modules() if "Sinusoidal" in type(part).__name__ and hasattr(part, "weight")}
+    model.requires_grad_(True)
+    for parameter in model.parameters():
+        if id(parameter) in frozen:
+            parameter.requires_grad_(False)
+    return model

@@ -20,6 +20,7 @@ def _rope_dims(c):
 SINUSOIDAL = ("sinusoidal", "sinusoidal_halves", "sinusoidal_concat")
 DROPOUTS = (
     *("attention_dropout", "hidden_dropout", "attention_output_dropout", "embedding_dropout"),
+    *("activation_dropout", "final_dropout"),
     *("classifier_dropout", "token_classifier_dropout", "qa_dropout"),
 )
 
@@ -47,6 +48,7 @@ SHAPE_RULES = [
         lambda c: not all(0 <= (getattr(c, name) or 0) < 1 for name in DROPOUTS),
         "attention_dropout={c.attention_dropout}, hidden_dropout={c.hidden_dropout}, "
         "attention_output_dropout={c.attention_output_dropout}, embedding_dropout={c.embedding_dropout}, "
+        "activation_dropout={c.activation_dropout}, final_dropout={c.final_dropout}, "
         "classifier_dropout={c.classifier_dropout}, token_classifier_dropout={c.token_classifier_dropout} and "
         "qa_dropout={c.qa_dropout} must each lie in [0, 1)",
     ),
@@ -248,6 +250,12 @@ POSITION_RULES = [
 ]
 
 FEED_FORWARD_RULES = [
+    Rule(
+        "activations are dropped in dense networks",
+        lambda c: c.activation_dropout != 0 and "sparse" in c.mlp_layer_types,
+        "activation_dropout={c.activation_dropout} has no place in experts, but mlp_layer_types={c.mlp_layer_types} holds "
+        "'sparse'; set it to 0",
+    ),
     Rule(
         "clamped gates are gated silu",
         lambda c: c.swiglu_limit is not None and (c.mlp_type != "gated" or c.hidden_act != "silu"),

@@ -89,6 +89,7 @@ class VariantsConfig(FamilyConfig):
         classifier_dropout, token_classifier_dropout: before the classifiers of rows and of tokens. None gives
             hidden_dropout (for tokens: classifier_dropout where that is set), and none before a "linear" classifier of rows.
         qa_dropout: before the head that answers questions.
+        activation_dropout: inside dense feed-forwards, behind the activation. final_dropout: behind the last norm (T5).
         attention_output_dropout: of what attention adds to the residual; None gives hidden_dropout (DistilBERT has none).
 
     Raises:
@@ -216,6 +217,8 @@ class VariantsConfig(FamilyConfig):
     hidden_dropout: float = 0.0
     attention_output_dropout: float | None = None
     embedding_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    final_dropout: float = 0.0
     classifier_dropout: float | None = None
     token_classifier_dropout: float | None = None
     qa_dropout: float = 0.0

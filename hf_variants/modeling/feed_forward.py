@@ -8,6 +8,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from .memory_lean import GatedMLPFunction
+from .null_modules import build_dropout
 from .plain_linear import in_autocast_dtype, is_plain_linear, records_gradients
 from .products import project, training_linear
 
@@ -63,7 +64,9 @@ class VariantsGatedMLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
         self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
         self.combine = gate_function(config)
-        self.recomputes = not any(True for _ in self.combine.parameters())  # xIELU has weights of its own
+        self.dropout = build_dropout(config.activation_dropout)
+        # xIELU has weights of its own; what was dropped would be drawn anew
+        self.recomputes = not any(True for _ in self.combine.parameters()) and config.activation_dropout == 0
 
     def forward(self, hidden_states, token_mask=None):
         layers = (self.gate_proj, self.up_proj, self.down_proj)
@@ -72,7 +75,7 @@ class VariantsGatedMLP(nn.Module):
             product = training_linear if self.training else nn.functional.linear
             return GatedMLPFunction.apply(self.combine, product, *in_autocast_dtype(hidden_states, *weights))
         gate, up = project(self.gate_proj, hidden_states), project(self.up_proj, hidden_states)
-        return project(self.down_proj, self.combine(gate, up))
+        return project(self.down_proj, self.dropout(self.combine(gate, up)))
 
 
 class VariantsPlainMLP(nn.Module):
@@ -84,9 +87,10 @@ class VariantsPlainMLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
         self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
         self.act_fn = activation(config.hidden_act)
+        self.dropout = build_dropout(config.activation_dropout)
 
     def forward(self, hidden_states, token_mask=None):
-        return project(self.down_proj, self.act_fn(project(self.up_proj, hidden_states)))
+        return project(self.down_proj, self.dropout(self.act_fn(project(self.up_proj, hidden_states))))
 
 
 FEED_FORWARDS = {"gated": VariantsGatedMLP, "plain": VariantsPlainMLP}

@@ -1,7 +1,7 @@
 """T5's relative bias: a learned number per head and bucket of distances, added to the scores of self-attention.
 
 Raffel et al. 2020, arXiv:1910.10683 §2.1. A distance up to a quarter (causal: half) of the buckets has one of its own; farther
-ones share buckets whose width grows with the logarithm, the last one from `max_distance` on. Both directions have a half of the
+ones share buckets whose width grows with the logarithm, the last one from `max_distance` on. Both directions have half of the
 buckets; where the stack is causal, what lies behind has them all.
 
 Notable here: like ALiBi's, the bias is made block by block from the places of queries and keys; its gradient is a sum over the

@@ -111,6 +111,7 @@ class VariantsModel(VariantsPreTrainedModel):
             self.temperature = QueryTemperature(config.attn_scale, config.floor_scale, config.attn_temperature_offset)
         self.layers = nn.ModuleList(TOPOLOGIES[plan.topology](config, plan) for plan in self.plan)
         self.norm = build_norm(config, config.hidden_size) if config.final_norm else Identity()
+        self.final_dropout = build_dropout(config.final_dropout)
         self.pooler = VariantsPooler(config) if config.pooler and add_pooling_layer else None
         self.reader = SequenceReader(len(self.layers), *_length_rules(self.rotary_emb))
         # one layer of each attention kind stands for the cache sizes and the mask of its kind
@@ -198,7 +199,7 @@ class VariantsModel(VariantsPreTrainedModel):
             )
         if own_places:
             cache.leave()
-        hidden_states = self.norm(hidden_states)[:, -q_len:]
+        hidden_states = self.final_dropout(self.norm(hidden_states))[:, -q_len:]
         if self.pooler is None:
             return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
         pooled = self.pooler(hidden_states, token_mask)

@@ -117,6 +117,7 @@ BROKEN = {
     },
     "sinusoids are pairs": {"position_embedding_type": "sinusoidal", "hidden_size": 33},
     "dynamic needs room": {"partial_rotary_factor": 0.25, **NTK},
+    "activations are dropped in dense networks": {**MOE, "activation_dropout": 0.1},
     "clamped gates are gated silu": {"swiglu_limit": 7.0, "mlp_type": "plain"},
     "alpha needs the clamped gate": {"swiglu_alpha": 1.7},
     "sparse layers need experts": {"mlp_layer_types": ["dense", "sparse"]},
