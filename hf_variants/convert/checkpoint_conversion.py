@@ -24,6 +24,11 @@ from hf_variants.convert.registry import find_family
 from hf_variants.convert.sides import OURS, Side, folder_side, is_path, memory_side, read_config
 from hf_variants.convert.stages import Stage
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
+from hf_variants.convert.vision_checkpoint import (
+    convert_vision_checkpoint,
+    is_vision_source,
+    verify_vision_checkpoint,
+)
 from hf_variants.convert.weight_files import shard_names, total_bytes, weight_files, write_shards
 from hf_variants.convert.weight_rules import plan_rules
 
@@ -78,10 +83,14 @@ def convert_checkpoint(
         raise ValueError(f"to={to!r} is unknown; choose from {list(KINDS)}")
     if family is not None and to == "variants":
         raise ValueError(f"family={family!r} names a native type to write, but to='variants' was asked for; leave one out")
-    if family is not None:
+    if family is not None and not is_vision_source(src):
         find_family(family)
     check_free(dst)
     _name_left_behind(dst)
+    if is_vision_source(src):
+        _refuse_for_images(gguf_file=gguf_file, dequantize=dequantize, revision=revision, max_shard_size=max_shard_size)
+        options = {"to": to, "family": family, "dtype": dtype, "tokenizer": tokenizer, "progress": progress}
+        return convert_vision_checkpoint(src, dst, **options)
     tell = progress or (lambda what, done, total: None)
     tell("reading the source", 0, 1)
     with _opened(src, dtype, gguf_file, dequantize, revision, tokenizer) as (source, name, extras):
@@ -127,6 +136,8 @@ def verify_checkpoint(dst, src=None, *, progress=None):
     dst = Path(dst)
     if not dst.is_dir():
         raise ValueError(f"{str(dst)!r} is no folder; --verify reads one that was converted")
+    if is_vision_source(dst):
+        return verify_vision_checkpoint(dst, src)
     recorded = read_report(dst) if src is None or (dst / "conversion_report.json").is_file() else {}
     target = folder_side(dst)
     given = recorded.get("source", {})
@@ -313,6 +324,12 @@ def _beside_memory(model, tokenizer, folder):
     if tokenizer is not None:
         kept += [Path(path).name for path in tokenizer.save_pretrained(folder)]
     return sorted(kept), []
+
+
+def _refuse_for_images(**given):
+    given = {key: value for key, value in given.items() if value}
+    if given:
+        raise ValueError(f"{sorted(given)} are for text models; leave them out for a vision-language one, or fetch it first")
 
 
 def _refuse_for_memory(**given):

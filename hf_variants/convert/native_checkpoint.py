@@ -1,5 +1,6 @@
 """Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers.utils import logging
 
 from hf_variants.convert.heads import OUR_TYPES, auto_class, head_of_config
@@ -28,6 +29,8 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         raise ValueError(
             f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository"
         ) from error
+    except StrictDataclassError as error:
+        raise ValueError(f"the config of {str(path)!r} cannot be read: {error}") from error
     if is_vision_type(config.model_type):
         found, head = vision_family(config.model_type), _only_head(head)
     else:
