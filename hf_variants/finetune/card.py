@@ -3,13 +3,10 @@
 Notable here: files are named without their folders, and a base without a place others could find is called local.
 """
 
-import os
 from pathlib import Path
 
 from ..hub.run_section import markdown_table, write_run_section
-from ..report import line_figure
-
-CURVE = "loss.svg"
+from ..training.card import CURVE, loss_curve, place_name, save_curve, settings, start_name
 
 
 def write_cards(folder, spec, arguments, result, log):
@@ -17,11 +14,7 @@ def write_cards(folder, spec, arguments, result, log):
     folders = [Path(folder)] + ([Path(folder) / "merged"] if (Path(folder) / "merged" / "config.json").is_file() else [])
     curve = loss_curve(log)
     for place in folders:
-        if curve is not None:
-            partial = place / f"{CURVE}.partial-{os.getpid()}"
-            partial.write_bytes(curve.image)
-            os.replace(partial, place / CURVE)
-        write_run_section(place, section(spec, arguments, result, curve is not None))
+        write_run_section(place, section(spec, arguments, result, save_curve(place, curve)))
 
 
 def section(spec, arguments, result, has_curve=True):
@@ -36,22 +29,13 @@ def section(spec, arguments, result, has_curve=True):
     return "\n\n".join(parts)
 
 
-def loss_curve(log):
-    """The figure of training and held-out loss, or None where nothing was logged."""
-    train = [(line["step"], line["loss"]) for line in log if "loss" in line]
-    held_out = [(line["step"], line["eval_loss"]) for line in log if "eval_loss" in line]
-    series = {name: points for name, points in (("training", train), ("held-out", held_out)) if points}
-    return line_figure(series, "Loss", "optimizer step", "loss") if series else None
-
-
 def _what(spec, result):
-    base, source = spec.model_path, spec.data.source
     examples = result["examples"]
     rows = [
         ("task", spec.task),
         ("method", spec.method),
-        ("started from", f"a local checkpoint, `{Path(base).name}`" if Path(base).exists() else f"`{base}`"),
-        ("data", f"`{Path(source).name}`" if Path(source).exists() or "*" in source else f"`{source}`"),
+        ("started from", start_name(spec)),
+        ("data", place_name(spec.data.source)),
         ("training examples", examples["train"]),
         ("trainable parameters", f"{result['trainable']:,} of {result['parameters']:,}"),
         ("optimizer steps", result["steps"]),
@@ -70,16 +54,7 @@ def _what(spec, result):
 
 def _settings(spec, arguments):
     rows_per_step = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    schedule = getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type)
-    rows = [
-        ("learning rate", f"{arguments.learning_rate:g}, {schedule}, warmup {arguments.warmup_steps:g}"),
-        ("rows per optimizer step", rows_per_step),
-        ("tokens per row, at most", spec.data.sequence_length),
-        ("weight decay", arguments.weight_decay),
-        ("gradient clipping", arguments.max_grad_norm),
-        ("dtype of the weights", spec.dtype),
-        ("seed", spec.seed),
-    ]
+    rows = settings(spec, arguments, rows_per_step, spec.data.sequence_length)
     if spec.method != "full":
         adapter = spec.adapter
         targets = adapter.target_modules if isinstance(adapter.target_modules, str) else ", ".join(adapter.target_modules)

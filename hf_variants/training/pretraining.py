@@ -176,6 +176,8 @@ def train(model, data, spec, announce=print_once):
     Returns:
         dict of the numbers that `pretrain` returns.
     """
+    from .card import write_training_card
+    from .objectives import row_length
     from .resuming import train_from
 
     check_rows(spec, model.config)
@@ -199,7 +201,7 @@ def train(model, data, spec, announce=print_once):
             write_json(Path(spec.output_dir) / "training_log.json", trainer.state.log_history)
             shutil.rmtree(Path(spec.output_dir) / START_FOLDER, ignore_errors=True)
     announce(f"held-out perplexity {math.exp(loss):.2f}; unigram baseline {baseline:.2f}")
-    return {
+    result = {
         "eval_loss": loss,
         "eval_perplexity": math.exp(loss),
         "unigram_perplexity": baseline,
@@ -210,6 +212,11 @@ def train(model, data, spec, announce=print_once):
         "seconds": seconds,
         "failed_uploads": len(trainer.failed_uploads),
     }
+    if trainer.is_world_process_zero():
+        sizes = rows_per_step(spec, trainer.args), row_length(spec)
+        with saving(f"the card of the final model in {spec.output_dir}", spec.output_dir):
+            write_training_card(spec, trainer.args, data, result, trainer.state.log_history, *sizes)
+    return result
 
 
 def rows_per_step(spec, arguments):

@@ -30,7 +30,7 @@ BELOW = {
     "surgery": {"modeling", "analysis", "convert"},
     "context": {"modeling", "analysis", "convert", "evaluation", "training"},
     "quantize": {"modeling", "analysis", "convert", "evaluation"},
-    "training": {"modeling", "analysis", "convert", "presets", "evaluation"},
+    "training": {"modeling", "analysis", "convert", "presets", "evaluation", "hub", "report"},
     "ablation": {"modeling", "analysis", "report", "training"},
     "finetune": {"modeling", "analysis", "convert", "presets", "evaluation", "metrics", "training", "hub", "report"},
     "seq2seq": {"modeling", "training", "finetune", "metrics", "hub", "report"},

@@ -84,6 +84,26 @@ def test_result_loads_with_auto_classes(finished):
     assert model.generate(**prompt, max_new_tokens=3, do_sample=False).shape[1] > prompt["input_ids"].shape[1]
 
 
+def test_the_card_tells_of_the_run(finished, text):
+    directory, result = finished
+    card = (directory / "README.md").read_text()
+    section = card[card.index("run begin") : card.index("run end")]
+    stats = json.loads(next(directory.glob("data/train-*/packing.json")).read_text())["stats"]
+    told = {
+        **{"started from": "new weights", "data": "`text.txt`", "training documents": f"{stats['documents']:,}"},
+        **{"tokens of an epoch": f"{stats['tokens']:,}", "tokens trained on, padding included": f"{30 * 4 * 32:,}"},
+        **{"learning rate": "0.01, cosine, warmup 3", "objective": "clm", "packing": "concatenate", "seed": "0"},
+        **{"loss": f"{result['eval_loss']:,.4g}", "perplexity": f"{result['eval_perplexity']:,.4g}"},
+        **{"perplexity of the unigram baseline": f"{result['unigram_perplexity']:,.4g}", "rows per optimizer step": "4"},
+    }
+    for name, value in told.items():
+        assert f"| {name} | {value} |" in section, name
+    assert "![Loss over optimizer steps](loss.svg)" in section and (directory / "loss.svg").read_bytes().lstrip().startswith(
+        b"<"
+    )
+    assert str(directory.parent) not in section and "hf_variants: begin" in card
+
+
 def test_log_shows_losses_and_expert_loads_apart(finished):
     log = json.loads((finished[0] / "training_log.json").read_text())
     line = next(line for line in log if "loss" in line and line["step"] == 20)
