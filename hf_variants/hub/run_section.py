@@ -8,20 +8,22 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-RUN_BEGIN, RUN_END = "<!-- hf_variants: run begin -->", "<!-- hf_variants: run end -->"
+RUN_BEGIN = "<!-- hf_variants: run begin -->"
 
 
-def write_run_section(directory, text):
+def write_run_section(directory, text, name="run"):
     """Write or refresh the section in `directory`/README.md, which is made where it is missing.
 
     Args:
         text: markdown, its first line a heading of the second level.
+        name: tells apart the sections of several jobs that made one checkpoint, such as its training and what it was for.
     """
+    begin, end = f"<!-- hf_variants: {name} begin -->", f"<!-- hf_variants: {name} end -->"
     path = Path(directory) / "README.md"
     old = path.read_text(encoding="utf-8") if path.is_file() else "---\n{}\n---\n"
-    block = f"{RUN_BEGIN}\n{text.strip()}\n{RUN_END}"
-    if RUN_BEGIN in old and RUN_END in old:
-        new = old[: old.index(RUN_BEGIN)] + block + old[old.index(RUN_END) + len(RUN_END) :]
+    block = f"{begin}\n{text.strip()}\n{end}"
+    if begin in old and end in old:
+        new = old[: old.index(begin)] + block + old[old.index(end) + len(end) :]
     else:
         new = f"{old.rstrip()}\n\n{block}\n"
     ModelCard(new, ignore_metadata_errors=True).save(path)

@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 
 from ..context.extend import extend_context
+from ..hub import markdown_table, write_run_section
 from ..report import Figure, Section, Table, extension_table, facts_table, line_figure, position_figure, write_report
+from ..training.card import start_name
 from ..training.processes import is_writer, print_once
 
 
@@ -31,6 +33,33 @@ def write_extension_report(spec, result):
     lead = f"From {result['context_before']:,} to {result['context_after']:,} tokens with {result['method']}."
     sections = [Section("Context extension", list(blocks.values()), lead)]
     write_report(folder / "extension.html", sections, "Context extension", str(spec.model_path))
+    write_run_section(folder, card_section(spec, result), name="context")
+
+
+def card_section(spec, result):
+    """The markdown of an extension for the model card."""
+    facts = [
+        ("started from", start_name(spec)),
+        ("method", result["method"]),
+        ("factor", result["factor"]),
+        ("context before and after", f"{result['context_before']:,} and {result['context_after']:,} tokens"),
+        (
+            "steps of fine-tuning",
+            sum(stage["steps"] for stage in result["stages"]) or (result["training"] or {}).get("steps", 0),
+        ),
+    ]
+    groups = dict(result["before"])
+    if result["training"]:
+        groups[f"{result['method']}, fine-tuned"] = result["after"]
+    buckets = next(iter(groups.values()))
+    head = ("perplexity at tokens", *(f"{bucket['start'] + 1:,}–{bucket['end']:,}" for bucket in buckets))
+    rows = [(name, *(bucket["perplexity"] for bucket in measured)) for name, measured in groups.items()]
+    parts = ["## Longer context", markdown_table(facts), f"### Measured on {result['eval_rows']} held-out rows"]
+    parts.append(markdown_table(rows, head))
+    if result["passkey_after"]:
+        found = [(f"{row['length']:,} tokens", f"{row['accuracy']:.0%}") for row in result["passkey_after"]]
+        parts.append(markdown_table(found, ("pass keys found in texts of", "")))
+    return "\n\n".join(parts)
 
 
 def extension_blocks(spec, result):

@@ -1,6 +1,7 @@
 """`extend_context` measures, scales, fine-tunes and saves; and it continues, skips and refuses as it should."""
 
 import json
+from pathlib import Path
 
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -165,6 +166,12 @@ def test_stages_of_growing_length_go_on_where_they_stopped(checkpoint, monkeypat
 
     monkeypatch.setattr(pretraining, "train", second)
     result = extend(spec, quiet)
+    card = (Path(spec.output_dir) / "README.md").read_text()
+    section = card[card.index("context begin") : card.index("context end")]
+    last = result["after"][-1]
+    assert f"| context before and after | {result['context_before']} and {result['context_after']} tokens |" in section
+    assert f"| {last['perplexity']:,.4g} |" in section and spec.model_path not in section
+    assert card.count("## Longer context") == 1 and ("## Training" in card) == bool(result["training"])
     assert seen == [(64, 4), (128, 2), (128, 2)]
     assert [(stage["length"], stage["steps"]) for stage in result["stages"]] == [(64, 2), (128, 3)]
     assert set(result["before"]) == set(result["passkey_before"]) == set(COMPARED)
