@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 from transformers.distributed.configuration_utils import DistributedConfig
 
 import hf_variants  # noqa: F401
@@ -21,24 +21,36 @@ STEPS, RATE = 3, 0.1
 
 
 def loaded(directory, task):
-    return AutoModelForCausalLM.from_pretrained(directory, distributed_config=DistributedConfig(**task["parallel"]))
+    auto = getattr(transformers, task["auto"])
+    return auto.from_pretrained(directory, distributed_config=DistributedConfig(**task["parallel"]))
 
 
-def batch_of(ids, task):
+def batch_of(batch, task):
     """Ranks that shard the model by rows of data (FSDP) read half of the batch each, the others all of it."""
     if task["parallel"].get("fsdp_size", 1) == 1:
-        return ids
-    half = len(ids) // 2
-    return ids[half * dist.get_rank() : half * (dist.get_rank() + 1)]
+        return batch
+    half = len(batch["input_ids"]) // 2
+    return {name: rows[half * dist.get_rank() : half * (dist.get_rank() + 1)] for name, rows in batch.items()}
 
 
-def train(model, ids, task):
+def inputs_of(tensors):
+    """The keywords of a step of training."""
+    return {name: tensor for name, tensor in tensors.items() if name != "logits"}
+
+
+def outputs_of(model, tensors):
+    """The numbers that a head predicts with, of the inputs without labels."""
+    out = model.eval()(tensors["input_ids"], use_cache=False)
+    return torch.stack([out.start_logits, out.end_logits], -1) if hasattr(out, "start_logits") else out.logits
+
+
+def train(model, tensors, task):
     """Mean losses of all ranks, one per step."""
-    losses, batch = [], batch_of(ids, task)
+    losses, batch = [], batch_of(inputs_of(tensors), task)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, foreach=False)
     model.train()
     for _ in range(STEPS):
-        loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+        loss = model(**batch, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -53,13 +65,12 @@ def run(directory, name, task):
     result = {}
     model = loaded(directory / name, task)
     if task["train"]:
-        result["losses"] = train(model, tensors["ids"], task)
+        result["losses"] = train(model, tensors, task)
         model.save_pretrained(directory / f"{name}-trained")
         del model
         model = loaded(directory / name, task)
     with torch.no_grad():
-        logits = model.eval()(tensors["ids"], use_cache=False).logits
-    result["difference"] = (logits - tensors["logits"]).abs().max().item()
+        result["difference"] = (outputs_of(model, tensors) - tensors["logits"]).abs().max().item()
     result["classes"] = [kind.__name__ for kind in type(model).__mro__[:3]]
     result["local"] = sum(getattr(weight, "to_local", lambda w=weight: w)().numel() for weight in model.parameters())
     result["sharded"] = sum(hasattr(weight, "device_mesh") for weight in model.parameters())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
-from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants import VariantsConfig
 from hf_variants.analysis import plan_memory
-from tests.distributed.native import RATE, STEPS
+from tests.distributed.native import RATE, STEPS, outputs_of
 
 ROOT = Path(__file__).parents[2]
 BASE = {
@@ -34,7 +34,15 @@ WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_wind
 PLAIN = {**EXPERTS, "mlp_type": "plain", "num_shared_experts": 0}
 TP, FSDP, EP = {"tp_size": 2}, {"fsdp_size": 2}, {"fsdp_size": 2, "ep_size": 2}
 
-# name: (toggles, DistributedConfig, whether it is trained)
+ENCODER = {"is_causal": False}
+CLASSES = {"num_labels": 3, "pad_token_id": 0}
+HEADS = {
+    "masked": "AutoModelForMaskedLM",
+    "classes": "AutoModelForSequenceClassification",
+    "tokens": "AutoModelForTokenClassification",
+    "answers": "AutoModelForQuestionAnswering",
+}
+# name: (toggles, DistributedConfig, whether it is trained); a word of HEADS in the name says the head, else it is causal
 CASES = {
     "tp_gqa": ({**WINDOWS, "qk_norm": "head", "attention_bias": True}, TP, True),
     "tp_mla_experts": ({**MLA, **BIAS}, TP, True),
@@ -51,15 +59,38 @@ CASES = {
     "ep_plain_experts": (PLAIN, EP, True),
     "tp_ep_experts": (BIAS, {"tp_size": 2, "ep_size": 2}, True),
     "pp_gqa": (WINDOWS, {"pp_size": 2}, False),
+    "tp_masked": ({**ENCODER, "lm_head_act": "gelu"}, TP, True),
+    "fsdp_masked": ({**ENCODER, "tie_word_embeddings": True}, FSDP, True),
+    "tp_classes": (CLASSES, TP, True),
+    "ep_classes": ({**CLASSES, **BIAS}, EP, True),
+    "tp_tokens": ({**ENCODER, "num_labels": 5}, TP, True),
+    "tp_answers": (ENCODER, TP, True),
+    "fsdp_answers": (ENCODER, FSDP, True),
 }
 
 
-def reference(model, ids):
+def auto_of(name):
+    """Name of the Auto class of a case."""
+    return next((auto for word, auto in HEADS.items() if word in name), "AutoModelForCausalLM")
+
+
+def batch_for(auto):
+    """Inputs and labels as a head takes them."""
+    ids = torch.randint(1, 64, (4, 20))
+    labels = {
+        "AutoModelForSequenceClassification": {"labels": torch.tensor([0, 2, 1, 2])},
+        "AutoModelForTokenClassification": {"labels": ids % 5},
+        "AutoModelForQuestionAnswering": {"start_positions": torch.arange(4), "end_positions": torch.arange(6, 10)},
+    }
+    return {"input_ids": ids, **labels.get(auto, {"labels": ids.clone()})}
+
+
+def reference(model, batch):
     """Losses of the same training in one process; the model is trained in place."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
     model.train()
     for _ in range(STEPS):
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss = model(**batch, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -72,14 +103,15 @@ def test_two_processes_equal_one(tmp_path):
     tasks, models, inputs = {}, {}, {}
     for name, (toggles, parallel, train) in CASES.items():
         torch.manual_seed(0)
-        model = VariantsForCausalLM(VariantsConfig(**{**BASE, **toggles})).eval()
-        ids = torch.randint(0, 64, (4, 20))
+        auto = auto_of(name)
+        model = getattr(transformers, auto).from_config(VariantsConfig(**{**BASE, **toggles})).eval()
+        batch = batch_for(auto)
         with torch.no_grad():
-            logits = model(ids).logits
-        save_file({"ids": ids, "logits": logits}, tmp_path / f"{name}.safetensors")
+            logits = outputs_of(model, batch)
+        save_file({**batch, "logits": logits}, tmp_path / f"{name}.safetensors")
         model.save_pretrained(tmp_path / name)
-        tasks[name] = {"parallel": parallel, "train": train}
-        models[name], inputs[name] = model, ids
+        tasks[name] = {"parallel": parallel, "train": train, "auto": auto}
+        models[name], inputs[name] = model, batch
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -95,10 +127,11 @@ def test_two_processes_equal_one(tmp_path):
         elif train:
             for what, value in differences(models[name], inputs[name], result, tmp_path / f"{name}-trained"):
                 wrong[f"{name}: {what}"] = value
-        sharded_by_rows = "fsdp_size" in parallel
-        if "pp_size" not in parallel and "error" not in result:
+        if "pp_size" not in parallel and "error" not in result and auto_of(name) == "AutoModelForCausalLM":
             check_plan(models[name].config, parallel, result["local"])
-        assert result["classes"][0] == ("FSDPVariantsForCausalLM" if sharded_by_rows else "VariantsForCausalLM")
+        kind = type(models[name]).__name__
+        if result.get("classes", [None])[0] != (f"FSDP{kind}" if "fsdp_size" in parallel else kind):
+            wrong[f"{name}: class"] = result
     assert not wrong, json.dumps(wrong, indent=1)
 
 
@@ -115,12 +148,12 @@ def check_plan(config, parallel, local):
     assert planned == pytest.approx(local, rel=0.01)
 
 
-def differences(model, ids, result, folder):
+def differences(model, batch, result, folder):
     """What differs between training on two processes and on one, as (name, what)."""
-    losses = reference(model, ids)
+    losses = reference(model, batch)
     if result["losses"] != pytest.approx(losses, abs=1e-5):
         yield "losses", [result["losses"], losses]
-    saved = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    saved = type(model).from_pretrained(folder).state_dict()
     for key, tensor in model.state_dict().items():
         distance = (saved[key] - tensor).abs().max().item()
         if distance > 1e-5:
