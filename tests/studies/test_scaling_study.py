@@ -13,7 +13,8 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from hf_variants.scaling import read_runs
+from hf_variants.scaling import fit_law, read_runs
+from hf_variants.scaling.law_files import read_law
 from hf_variants.studies import ScalingStudySpec, scaling_study
 from hf_variants.studies.scaling_plan import drafts
 from hf_variants.training import load_spec
@@ -138,6 +139,16 @@ def test_the_schedule_is_not_the_users(tmp_path):
 def test_the_shipped_recipe_is_valid():
     spec = load_spec(ScalingStudySpec, "recipes/scaling/study.yaml")
     assert [size.name for size, _ in drafts(spec)] == list(spec.sizes) and len(spec.sizes) * len(spec.token_counts) >= 9
+
+
+def test_the_shipped_runs_give_the_shipped_law():
+    """The table in the repository is fitted again; ten of the twelve runs lie as near as its page says."""
+    shipped = read_runs("recipes/scaling/runs.csv")
+    law = read_law("recipes/scaling/law.json")
+    fitted = fit_law(shipped, bootstrap=0)
+    for name in ("A", "B", "E", "alpha", "beta"):
+        assert getattr(fitted.law, name) == pytest.approx(getattr(law.law, name), rel=0.02), name
+    assert sorted(map(abs, fitted.residuals))[-3] < 0.065
 
 
 @pytest.mark.slow
