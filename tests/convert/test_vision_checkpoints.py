@@ -13,8 +13,10 @@ from hf_variants.convert.proof import ProofError
 from tests.convert.test_vision_families import native_of
 from tests.tokenizers_for_tests import byte_level_bpe
 
+OTHERS = ("llava_all_states", "paligemma2_beyond_the_vocabulary")
 
-@pytest.mark.parametrize("name", ["llava_all_states", "idefics3", "paligemma2_beyond_the_vocabulary"])
+
+@pytest.mark.parametrize("name", ["idefics3", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_there_and_back(tmp_path, name):
     native = native_of(name)
     native.save_pretrained(tmp_path / "native")

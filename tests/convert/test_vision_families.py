@@ -152,7 +152,9 @@ def test_native_and_ours_generate_the_same(name):
         assert torch.equal(ours.generate(**own, **options), native.generate(**theirs, **options))
 
 
-@pytest.mark.parametrize("name", ["llava_all_states", "idefics3", "paligemma"])
+@pytest.mark.parametrize(
+    "name", ["idefics3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llava_all_states", "paligemma"))]
+)
 def test_folders(tmp_path, name):
     """A native folder comes in, ours is saved and read by the Auto class, and goes back."""
     native = native_of(name)
@@ -169,7 +171,7 @@ def test_folders(tmp_path, name):
     assert half.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", ["llava", "idefics3", "paligemma"])
+@pytest.mark.parametrize("name", ["llava", *(pytest.param(n, marks=pytest.mark.slow) for n in ("idefics3", "paligemma"))])
 def test_losses_and_gradients_are_equal(name):
     native = native_of(name)
     ours = from_native(native)

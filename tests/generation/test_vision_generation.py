@@ -8,7 +8,8 @@ from tests.towers import pixels
 from tests.vision import BRIDGES, GATED, IMAGE, IMAGE_ID, MIXED, batch, each_alone, vlm
 
 COUNTS = [part.count(IMAGE) for part in MIXED]
-TEXTS = ("gqa", "mla_alternating", "sinks_softcap_sliding", "learned_offset", "dynamic", "moe_groups")
+SLOW = ("sinks_softcap_sliding", "learned_offset", "dynamic", "moe_groups")
+TEXTS = ("gqa", "mla_alternating", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
 
 
 def new_tokens(model, inputs, **options):
@@ -29,7 +30,7 @@ def test_rows_with_and_without_images_generate_as_alone(text, bridge):
 
 
 @pytest.mark.parametrize("bridge", BRIDGES)
-@pytest.mark.parametrize("text", ["gqa", "mla_alternating"])
+@pytest.mark.parametrize("text", ["gqa", pytest.param("mla_alternating", marks=pytest.mark.slow)])
 def test_beams_keep_their_images(text, bridge):
     """Rows with different numbers of images; samples of one prompt as well."""
     model = vlm(text, **BRIDGES[bridge])
@@ -42,7 +43,7 @@ def test_beams_keep_their_images(text, bridge):
 
 
 @pytest.mark.parametrize("bridge", BRIDGES)
-@pytest.mark.parametrize("text", ["gqa", "sliding", "mla"])
+@pytest.mark.parametrize("text", ["sliding", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gqa", "mla"))])
 def test_static_caches(text, bridge):
     model = vlm(text, **BRIDGES[bridge])
     inputs = batch(model, *MIXED)

@@ -12,7 +12,9 @@ from tests.vision import BRIDGES, GATED, IMAGE, IMAGE_ID, MIXED, batch, each_alo
 
 COUNTS = [part.count(IMAGE) for part in MIXED]
 # one text toggle of each way through attention, positions, masks and feed-forward
-TEXTS = ("gqa", "mla_alternating", "sliding", "chunked_nope", "alibi_terms", "learned_offset", "dynamic", "moe_groups")
+FAST = ("gqa", "mla_alternating", "chunked_nope", "learned_offset")
+SLOW = ("sliding", "alibi_terms", "dynamic", "moe_groups")
+TEXTS = (*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
 
 
 def logits(model, **inputs):
@@ -139,7 +141,7 @@ def test_every_parameter_is_trained_also_under_checkpointing(bridge):
     assert max(far(gradients[0][name], gradients[1][name]) for name in gradients[0]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("text", [name for name in TOGGLES if name in TEXTS or "emb" in name or name == "output"])
+@pytest.mark.parametrize("text", [name for name in TOGGLES if name in FAST or "emb" in name])
 def test_gated_starts_as_the_language_model_bit_for_bit(text):
     model = vlm(text, **GATED, cross_attention_mlp=True)
     for name, parameter in model.named_parameters():

@@ -10,6 +10,8 @@ from tests.towers import native_config
 from tests.variants import far
 from tests.vision import BRIDGES, GATED, IMAGE, IMAGE_ID, MIXED, batch, vlm
 
+OTHERS = ("gqa", "alibi_terms", "dynamic", "moe_groups")
+
 
 def logits(model, inputs):
     with torch.no_grad():
@@ -17,7 +19,7 @@ def logits(model, inputs):
 
 
 @pytest.mark.parametrize("keys", [{}, GATED, {"token_compression": "resampler", "num_resampler_heads": 3}])
-@pytest.mark.parametrize("text", ["gqa", "mla_alternating", "alibi_terms", "dynamic", "moe_groups"])
+@pytest.mark.parametrize("text", ["mla_alternating", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_saved_and_loaded_it_is_the_same(tmp_path, text, keys):
     """Constants of the text (rope, slopes) and of the tower are there again after loading."""
     model = vlm(text, **keys)
