@@ -123,13 +123,13 @@ def _seq2seq(spec, arguments, pairs, repeated, announce):
         **fit(trainer, spec, announce),
     }
     result.update(measure(trainer, spec, train, held_out, announce))
+    # the samples stand in the report and in written.jsonl
+    samples = result.pop("samples")
     if is_writer():
         from .report import write_outcome
 
-        result["report"] = str(write_outcome(spec, arguments, result, trainer.state.log_history))
-        # the samples stand in the report and in written.jsonl
-        result.pop("samples")
-    return result
+        write_outcome(spec, arguments, {**result, "samples": samples}, trainer.state.log_history)
+    return {**result, "report": str(Path(spec.output_dir) / "report.html")}
 
 
 def _tokenizer(spec, records, announce):

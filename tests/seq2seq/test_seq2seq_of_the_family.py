@@ -13,7 +13,7 @@ from hf_variants.training import pretrain
 from hf_variants.training.models import build_config
 from hf_variants.training.pretraining import flops_of_row_tokens
 from hf_variants.training.span_corruption import sentinel_ids
-from hf_variants.training.spec_parsing import build_spec
+from hf_variants.training.spec_parsing import build_spec, load_spec
 from tests.tokenizers_for_tests import byte_level_bpe
 from tests.training.runs import STEPS, quiet, spec_of, write_text
 
@@ -140,3 +140,14 @@ def test_plain_trainer_pipeline_and_command_write_the_same(pretrained, tmp_path,
         cli.main([*words, f"output={tmp_path / 'texts.json'}"])
     assert stop.value.code == 0
     assert [record["text"] for record in json.loads((tmp_path / "texts.json").read_text())] == expected
+
+
+@pytest.mark.slow
+def test_the_shipped_recipe_puts_together_what_it_never_saw(tmp_path):
+    """A fifth of the shipped steps: the model of the recipe writes compositions that stand in no training pair."""
+    steps = ["trainer.max_steps=260", "trainer.eval_steps=260", "trainer.save_steps=260", "trainer.disable_tqdm=true"]
+    spec = load_spec(Seq2SeqSpec, "recipes/seq2seq.yaml", [f"output_dir={tmp_path}", "generated=0", *steps])
+    result = seq2seq(spec, quiet)
+    assert result["repeated"] == 0 and result["pairs"] == {"training": 12000, "held_out": 600}
+    assert result["held_out"]["exact_match"] > 0.25 and result["held_out"]["chrf"] > 50
+    assert len(result["by_group"]) == 24

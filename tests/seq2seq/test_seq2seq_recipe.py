@@ -145,6 +145,10 @@ def test_the_metric_is_sacrebleus(tmp_path):
     several = [["the cat sat on the mat", "the cat sat on a mat"], ["a", "a b c d"], ["x", "y"]]
     metric = load_metric("translation", cache_dir=str(tmp_path))
     assert metric.compute(predictions=texts, references=several)["exact_match"] == 1
+    short = load_metric("translation", cache_dir=str(tmp_path))
+    found = short.compute(predictions=["two and one", "b a"], references=["two and one", "b c"])
+    assert 0 < found["bleu"] < 100 and "eff:yes" in found["bleu_signature"]
+    assert short.compute(predictions=["two and one"], references=["two and one"])["bleu"] == pytest.approx(100)
     with pytest.raises(ValueError, match="equally many texts"):
         load_metric("translation", cache_dir=str(tmp_path)).compute(predictions=texts, references=[["a"], ["b", "c"], ["d"]])
     with pytest.raises(ValueError, match="tokenize='14a' is unknown to sacrebleu"):

@@ -7,7 +7,7 @@ import sacrebleu
 
 _DESCRIPTION = """Corpus BLEU (Papineni et al. 2002) and chrF (Popovic 2015) as sacrebleu (Post 2018) counts them, with the
 signatures by which others can repeat them; and the share of predictions that equal a reference, outer blanks aside. Higher is
-better."""
+better. Where no prediction has four words, BLEU counts the n-grams that there are, and its signature says eff:yes."""
 
 _CITATION = """"""
 
@@ -46,6 +46,9 @@ class Translation(evaluate.Metric):
         if tokenize is not None and tokenize not in known:
             raise ValueError(f"tokenize={tokenize!r} is unknown to sacrebleu; choose from {sorted(filter(None, known))}")
         bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize)
+        if not bleu.corpus_score(predictions, columns).totals[-1]:
+            # texts of less than four words hold none of the longest n-grams, and the score would be 0 whatever they say
+            bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=True)
         chrf = sacrebleu.CHRF(lowercase=lowercase, word_order=word_order)
         hits = [
             text.strip() in {right.strip() for right in rights} for text, rights in zip(predictions, references, strict=True)
