@@ -6,6 +6,8 @@ Notable here: a run is an ordinary pretraining run in a directory of its own, so
 are resolved on first use, so that reading a recipe does not import torch.
 """
 
+from ..lazy_names import lazy_names
+
 _WHERE = {
     "AblateSpec": "specs",
     "ablate": "run",
@@ -16,12 +18,4 @@ _WHERE = {
     "interval": "statistics",
 }
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__all__, __getattr__ = lazy_names(__name__, _WHERE)

@@ -3,6 +3,8 @@
 Notable here: names are resolved on first use, so that reading a recipe does not import torch.
 """
 
+from ..lazy_names import lazy_names
+
 _WHERE = {
     "METHODS": "scaling",
     "ExtendSpec": "extend_spec",
@@ -18,12 +20,4 @@ _WHERE = {
     "with_config": "rope_swap",
 }
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__all__, __getattr__ = lazy_names(__name__, _WHERE)

@@ -4,6 +4,8 @@ Notable here: a family is one short file of reversible rules (`families/`); `kno
 resolved on first use: what reads configs alone imports no torch.
 """
 
+from ..lazy_names import lazy_names
+
 _WHERE = {
     "config_from_native": "config_conversion",
     "config_to_native": "config_conversion",
@@ -18,12 +20,4 @@ _WHERE = {
     "verify_checkpoint": "checkpoint_conversion",
 }
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__all__, __getattr__ = lazy_names(__name__, _WHERE)

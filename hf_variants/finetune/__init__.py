@@ -6,6 +6,8 @@ Notable here: TRL trains, peft adapts; this room reads and checks the examples, 
 proves what it merged. Names are resolved on first use, so that reading a recipe does not import torch.
 """
 
+from ..lazy_names import lazy_names
+
 _WHERE = {
     "FinetuneSpec": "specs",
     "AdapterSpec": "specs",
@@ -17,12 +19,4 @@ _WHERE = {
     "fuse_experts": "expert_layout",
 }
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__all__, __getattr__ = lazy_names(__name__, _WHERE)

@@ -8,7 +8,6 @@
 Notable here: everything that can be refused is refused before the first step; a finished run is recognised and skipped.
 """
 
-import time
 from pathlib import Path
 
 from ..training.processes import is_writer, print_once
@@ -169,25 +168,11 @@ def learned_tokens(rows):
 
 def train(trainer, spec, announce=print_once):
     """Train from the last good checkpoint, save in output_dir itself, and measure: {before, after, steps, seconds}."""
-    from ..training.checkpoints import last_good_checkpoint
-    from ..training.resuming import train_from
-    from ..training.saves import saving
+    from ..training.whole_run import save_finished, train_on
 
-    resume = last_good_checkpoint(spec.output_dir)
-    if resume is not None:
-        announce(f"training: continues from {resume}")
-    began = time.perf_counter()
-    train_from(trainer, resume)
-    seconds = time.perf_counter() - began
+    seconds = train_on(trainer, announce)
     after = measures(trainer.evaluate())
-    folder = Path(spec.output_dir)
-    with saving(f"the final model in {folder}", spec.output_dir):
-        trainer.save_model()
-        if trainer.is_world_process_zero():
-            # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
-            (folder / "training_args.bin").unlink(missing_ok=True)
-            trainer.processing_class.save_pretrained(folder)
-            write_json(folder / "training_log.json", trainer.state.log_history)
+    save_finished(trainer, trainer.processing_class)
     first = next((line for line in trainer.state.log_history if "eval_loss" in line and line["step"] == 0), {})
     result = {"before": measures(first), "after": after, "steps": trainer.state.global_step, "seconds": seconds}
     for name, value in after.items():

@@ -10,6 +10,8 @@ Notable here: a job only connects rooms (training, context, quantize, evaluation
 keywords are the fields of its dataclass.
 """
 
+from ..lazy_names import lazy_names
+
 _WHERE = {
     "TrainingSpec": "specs",
     "EvaluateSpec": "specs",
@@ -37,12 +39,4 @@ _WHERE = {
     "vision_language": "vision",
 }
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__all__, __getattr__ = lazy_names(__name__, _WHERE)

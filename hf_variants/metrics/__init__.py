@@ -13,6 +13,15 @@ def metric_names():
     return sorted(path.name for path in Path(__file__).parent.iterdir() if (path / f"{path.name}.py").is_file())
 
 
+def metric_info(description, citation, inputs, predictions="string"):
+    """`evaluate.MetricInfo` of a metric of this package, whose `predictions` are texts or numbers."""
+    import datasets
+    import evaluate
+
+    features = datasets.Features({"predictions": datasets.Value(predictions)})
+    return evaluate.MetricInfo(description=description, citation=citation, inputs_description=inputs, features=features)
+
+
 def opened(name, model_id, model, tokenizer):
     """(model, tokenizer) of a checkpoint, or those given. Raises ValueError naming the metric where neither is complete."""
     from ..training.models import open_checkpoint

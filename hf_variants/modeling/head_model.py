@@ -4,7 +4,7 @@ import torch
 from transformers.utils import logging
 
 from .experts import VariantsSparseMLP
-from .losses import load_balancing_loss, router_z_loss, share_of_step
+from .losses import load_balancing_loss, mean_over_step, router_z_loss, share_of_step
 from .router_balance import add_up
 from .variants_base import VariantsPreTrainedModel
 from .variants_model import VariantsModel
@@ -101,6 +101,7 @@ class VariantsHeadModel(VariantsPreTrainedModel):
         add_up(self.router_sums, terms)
         return terms
 
-    def add_terms(self, loss, terms, count, num_items_in_batch):
-        """loss + the weighted terms, each scaled by this batch's share of the optimizer step."""
+    def step_loss(self, total, count, terms, num_items_in_batch):
+        """The summed loss of `count` labels as a mean over the optimizer step, with the weighted terms of this batch."""
+        loss = mean_over_step(total, count, num_items_in_batch)
         return add_weighted(loss, terms, self.router_coefs, share_of_step(count, num_items_in_batch))

@@ -13,7 +13,7 @@ from .configuration_variants import VariantsConfig
 from .decoding import VariantsGenerationMixin
 from .head_model import VariantsHeadModel
 from .language_head import LanguageHead
-from .losses import DeferredLogits, DeferredLogitsOutput, VariantsCausalLMOutput, mean_over_step, next_token_labels
+from .losses import DeferredLogits, DeferredLogitsOutput, VariantsCausalLMOutput, next_token_labels
 from .task_heads import (
     VariantsForQuestionAnswering,
     VariantsForSequenceClassification,
@@ -43,8 +43,7 @@ class VariantsLanguageModel(LanguageHead, VariantsHeadModel):
         logits, total, count = self.score(outputs.last_hidden_state, targets, logits_to_keep, skip_logits)
         loss, terms = None, self.router_terms(outputs.router_logits, inputs.get("attention_mask"))
         if targets is not None:
-            loss = mean_over_step(total, count, num_items_in_batch)
-            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+            loss = self.step_loss(total, count, terms, num_items_in_batch)
         output = DeferredLogitsOutput if isinstance(logits, DeferredLogits) else VariantsCausalLMOutput
         return output(
             loss=loss,

@@ -17,7 +17,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .head_layers import build_score, build_task_transform, token_classifier_dropout
 from .head_model import VariantsHeadModel
-from .losses import IGNORE, chunked_cross_entropy, mean_over_step
+from .losses import IGNORE, chunked_cross_entropy
 from .pooling import POOLINGS, real_tokens
 from .variants_base import POOLER, TASK_PARTS
 
@@ -76,8 +76,7 @@ class VariantsForSequenceClassification(VariantsTaskModel):
         loss = None
         if labels is not None:
             total, count = self.loss_of(logits, labels.to(logits.device))
-            loss = mean_over_step(total, count, num_items_in_batch)
-            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+            loss = self.step_loss(total, count, terms, num_items_in_batch)
         return SequenceClassifierOutputWithPast(
             loss=loss,
             logits=logits,
@@ -156,8 +155,7 @@ class VariantsForTokenClassification(VariantsTaskModel):
         loss = None
         if labels is not None:
             total, count = chunked_cross_entropy(logits, labels, nn.Identity(), self.num_labels)
-            loss = mean_over_step(total, count, num_items_in_batch)
-            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+            loss = self.step_loss(total, count, terms, num_items_in_batch)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -204,8 +202,7 @@ class VariantsForQuestionAnswering(VariantsTaskModel):
             real = attention_mask if attention_mask is not None and attention_mask.dim() == 2 else None
             found = [_position_loss(logits, positions.to(logits.device), real) for logits, positions in sides]
             total, count = (sum(pair) / 2 for pair in zip(*found, strict=True))
-            loss = mean_over_step(total, count, num_items_in_batch)
-            loss = self.add_terms(loss, terms, count, num_items_in_batch)
+            loss = self.step_loss(total, count, terms, num_items_in_batch)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,

@@ -11,7 +11,6 @@ Notable here: whatever can be refused is refused before the first step; a finish
 
 import json
 import os
-import time
 from pathlib import Path
 
 from ..finetune.base import base_fingerprint
@@ -20,7 +19,7 @@ from ..training.arguments import check_generation_section, training_arguments
 from ..training.bounds import check_numbers
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
 from ..training.processes import is_writer, print_once
-from ..training.stages import run_stage, write_json
+from ..training.stages import run_stage
 from ..training.tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 from .pairs import PairCollator, decoder_start_of, encode_pairs
 from .writing import exact_by_group, measured, write_texts
@@ -120,7 +119,7 @@ def _seq2seq(spec, arguments, pairs, repeated, announce):
         "pairs": {"training": len(train), "held_out": len(held_out)},
         "longer": {"training": train.longer, "held_out": held_out.longer},
         "repeated": repeated,
-        **fit(trainer, spec, announce),
+        **fit(trainer, announce),
     }
     result.update(measure(trainer, spec, train, held_out, announce))
     # the samples stand in the report and in written.jsonl
@@ -208,26 +207,12 @@ def generation_options(spec):
     return {**own, **spec.generation}
 
 
-def fit(trainer, spec, announce):
+def fit(trainer, announce):
     """Train from the last good checkpoint and save in output_dir itself: {steps, seconds}."""
-    from ..training.checkpoints import last_good_checkpoint
-    from ..training.resuming import train_from
-    from ..training.saves import saving
+    from ..training.whole_run import save_finished, train_on
 
-    resume = last_good_checkpoint(spec.output_dir)
-    if resume is not None:
-        announce(f"training: continues from {resume}")
-    began = time.perf_counter()
-    train_from(trainer, resume)
-    seconds = time.perf_counter() - began
-    folder = Path(spec.output_dir)
-    with saving(f"the final model in {folder}", spec.output_dir):
-        trainer.save_model()
-        if trainer.is_world_process_zero():
-            # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
-            (folder / "training_args.bin").unlink(missing_ok=True)
-            trainer.processing_class.save_pretrained(folder)
-            write_json(folder / "training_log.json", trainer.state.log_history)
+    seconds = train_on(trainer, announce)
+    save_finished(trainer, trainer.processing_class)
     return {"steps": trainer.state.global_step, "seconds": seconds}
 
 

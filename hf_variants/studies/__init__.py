@@ -7,6 +7,8 @@ Notable here: every model is an ordinary pretraining run in a directory of its o
 reading a recipe does not import torch.
 """
 
+from ..lazy_names import lazy_names
+
 _WHERE = {
     "ScalingStudySpec": "scaling_specs",
     "scaling_study": "scaling_run",
@@ -14,12 +16,4 @@ _WHERE = {
     "extrapolate": "extrapolation",
 }
 
-__all__ = list(_WHERE)
-
-
-def __getattr__(name):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__all__, __getattr__ = lazy_names(__name__, _WHERE)

@@ -11,14 +11,12 @@ of `torchrun` or `accelerate launch` runs the same lines.
 import math
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .arguments import check_generation_section, training_arguments
 from .bounds import check_numbers
-from .checkpoints import last_good_checkpoint
 from .documents import read_corpus
 from .models import build_model, check_model_entry, check_rows, model_section
 from .packing import short_row
@@ -27,7 +25,7 @@ from .row_files import packed_dataset, tokenizer_fingerprint
 from .saves import saving
 from .sharding import START_FOLDER, check_launch, ranks_per_row
 from .span_corruption import add_sentinels
-from .stages import run_stage, stage_fingerprint, write_json
+from .stages import run_stage, stage_fingerprint
 from .tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 
 # What a run that goes on with changed settings keeps: the weights in its checkpoints and the rows it has read depend on it.
@@ -178,28 +176,15 @@ def train(model, data, spec, announce=print_once):
     """
     from .card import write_training_card
     from .objectives import row_length
-    from .resuming import train_from
+    from .whole_run import save_finished, train_on
 
     check_rows(spec, model.config)
     trainer, throughput = make_trainer(model, data, spec, announce)
     baseline = baseline_perplexity(data, model.config.vocab_size, trainer.data_collator)
     _announce_start(trainer, data, baseline, spec, announce)
-    resume = last_good_checkpoint(spec.output_dir)
-    if resume is not None:
-        check_steps_left(resume, trainer.args)
-        announce(f"training: continues from {resume}")
-    began = time.perf_counter()
-    train_from(trainer, resume)
-    seconds = time.perf_counter() - began
+    seconds = train_on(trainer, announce, lambda checkpoint: check_steps_left(checkpoint, trainer.args))
     loss = trainer.evaluate()["eval_loss"]
-    with saving(f"the final model in {spec.output_dir}", spec.output_dir):
-        trainer.save_model()
-        if trainer.is_world_process_zero():
-            # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
-            (Path(spec.output_dir) / "training_args.bin").unlink(missing_ok=True)
-            data.tokenizer.save_pretrained(spec.output_dir)
-            write_json(Path(spec.output_dir) / "training_log.json", trainer.state.log_history)
-            shutil.rmtree(Path(spec.output_dir) / START_FOLDER, ignore_errors=True)
+    save_finished(trainer, data.tokenizer)
     announce(f"held-out perplexity {math.exp(loss):.2f}; unigram baseline {baseline:.2f}")
     result = {
         "eval_loss": loss,
@@ -213,6 +198,7 @@ def train(model, data, spec, announce=print_once):
         "failed_uploads": len(trainer.failed_uploads),
     }
     if trainer.is_world_process_zero():
+        shutil.rmtree(Path(spec.output_dir) / START_FOLDER, ignore_errors=True)
         sizes = rows_per_step(spec, trainer.args), row_length(spec)
         with saving(f"the card of the final model in {spec.output_dir}", spec.output_dir):
             write_training_card(spec, trainer.args, data, result, trainer.state.log_history, *sizes)

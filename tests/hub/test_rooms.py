@@ -20,6 +20,7 @@ TRAVELLING_PACKAGES = {"torch", "transformers", *sys.stdlib_module_names}
 
 # Each room may import those before it in its own chain: modeling <- convert <- analysis <- tools <- hub, jobs <- cli.
 BELOW = {
+    "lazy_names": set(),
     "modeling": set(),
     "presets": {"modeling"},
     "convert": {"modeling", "presets"},
@@ -119,7 +120,7 @@ def test_rooms_import_downwards(room):
     files = [PACKAGE / f"{room}.py"] if (PACKAGE / f"{room}.py").is_file() else sorted((PACKAGE / room).rglob("*.py"))
     for path in files:
         for other in set(rooms_imported(path)) - {room}:
-            assert other in BELOW[room], (
+            assert other in BELOW[room] | {"lazy_names"}, (
                 f"{path.relative_to(PACKAGE)} imports {other}; {room} may import {sorted(BELOW[room])}"
             )
 

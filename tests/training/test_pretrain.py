@@ -14,47 +14,19 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_variants.training import TrainingSpec, build_spec, pretrain
+from tests.training import runs
 
-MODEL = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "head_dim": 16,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "sliding_window": 8,
-    "qk_norm": "head",
-    "num_experts": 4,
-    "moe_intermediate_size": 16,
-    "num_shared_experts": 1,
-    "mlp_layer_types": ["dense", "sparse"],
-    "router_balance": "bias",
-    "router_z_loss_coef": 0.001,
-    "tie_word_embeddings": True,
-}
+MODEL = {**runs.MODEL, "attention_dropout": 0.0, "qk_norm": "head", "num_shared_experts": 1, "router_z_loss_coef": 0.001}
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    file = tmp_path_factory.mktemp("text") / "text.txt"
-    verses = [f"verse {n}: the {w} of day {n % 7} was good, and it was so.\n" for n in range(200) for w in ("light", "sea")]
-    file.write_text("\n".join("".join(verses[begin : begin + 20]) for begin in range(0, len(verses), 20)))
-    return str(file)
+    return runs.write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 def spec_of(text, output_dir, **trainer):
-    trainer = {"max_steps": 30, "per_device_train_batch_size": 4, "learning_rate": 1e-2, **trainer}
-    steps = {"logging_steps": 10, "eval_steps": 15, "save_steps": 10, "warmup_steps": 3, "use_cpu": True, "disable_tqdm": True}
-    mapping = {
-        "output_dir": str(output_dir),
-        "data": {"source": text, "sequence_length": 32, "eval_fraction": 0.2},
-        "tokenizer": {"vocab_size": 300},
-        "model": MODEL,
-        "trainer": {**steps, **trainer},
-    }
-    return build_spec(TrainingSpec, mapping)
+    steps = {"max_steps": 30, "logging_steps": 10, "eval_steps": 15, "save_steps": 10, "warmup_steps": 3}
+    return runs.spec_of(text, output_dir, MODEL, trainer={**steps, **trainer})
 
 
 def weights(directory):

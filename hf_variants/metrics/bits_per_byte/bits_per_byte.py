@@ -1,7 +1,5 @@
 """Bits per byte of a causal model as an `evaluate` metric; `hf_variants.evaluation.perplexity` does the measuring."""
 
-# One import per line: the library's reader of requirements takes `import a, b` for a single package.
-import datasets
 import evaluate
 
 _DESCRIPTION = """Bits that a causal model needs per UTF-8 byte of text: the negative log likelihood in base 2, over the bytes.
@@ -22,12 +20,9 @@ Returns:
 
 class BitsPerByte(evaluate.Metric):
     def _info(self):
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": datasets.Value("string")}),
-        )
+        from hf_variants.metrics import metric_info
+
+        return metric_info(_DESCRIPTION, _CITATION, _INPUTS)
 
     def _compute(self, predictions, model_id=None, model=None, tokenizer=None, **options):
         from hf_variants.evaluation.perplexity import corpus_perplexity

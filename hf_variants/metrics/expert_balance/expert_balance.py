@@ -1,7 +1,5 @@
 """Use of experts as an `evaluate` metric; `hf_variants.evaluation.expert_balance` does the measuring."""
 
-# One import per line: the library's reader of requirements takes `import a, b` for a single package.
-import datasets
 import evaluate
 
 _DESCRIPTION = """How evenly the routers of a mixture-of-experts model use its experts on given documents."""
@@ -22,12 +20,9 @@ Returns:
 
 class ExpertBalance(evaluate.Metric):
     def _info(self):
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": datasets.Value("string")}),
-        )
+        from hf_variants.metrics import metric_info
+
+        return metric_info(_DESCRIPTION, _CITATION, _INPUTS)
 
     def _compute(self, predictions, model_id=None, model=None, tokenizer=None, **options):
         from hf_variants.evaluation.expert_balance import expert_balance

@@ -1,7 +1,5 @@
 """Passkey retrieval as an `evaluate` metric; `hf_variants.evaluation.passkey` does the measuring."""
 
-# One import per line: the library's reader of requirements takes `import a, b` for a single package.
-import datasets
 import evaluate
 
 _DESCRIPTION = """Share of the random keys, hidden at several depths of a text of a given length, that a causal model repeats
@@ -24,12 +22,9 @@ Returns:
 
 class Passkey(evaluate.Metric):
     def _info(self):
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": datasets.Value("int64")}),
-        )
+        from hf_variants.metrics import metric_info
+
+        return metric_info(_DESCRIPTION, _CITATION, _INPUTS, "int64")
 
     def _compute(self, predictions, model_id=None, model=None, tokenizer=None, **options):
         from hf_variants.evaluation.passkey import passkey_retrieval, summary

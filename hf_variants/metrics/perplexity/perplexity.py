@@ -1,7 +1,5 @@
 """Perplexity of a causal model as an `evaluate` metric; `hf_variants.evaluation.perplexity` does the measuring."""
 
-# One import per line: the library's reader of requirements takes `import a, b` for a single package.
-import datasets
 import evaluate
 
 _DESCRIPTION = """Perplexity of documents under a causal model: exp of the mean negative log likelihood per token, in
@@ -24,12 +22,9 @@ Returns:
 
 class Perplexity(evaluate.Metric):
     def _info(self):
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": datasets.Value("string")}),
-        )
+        from hf_variants.metrics import metric_info
+
+        return metric_info(_DESCRIPTION, _CITATION, _INPUTS)
 
     def _compute(
         self, predictions, model_id=None, model=None, tokenizer=None, position_buckets=None, per_document=False, **options
