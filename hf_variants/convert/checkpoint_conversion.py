@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 
 from hf_variants.convert.beside import beside
-from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native
+from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native, set_tied
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
-from hf_variants.convert.heads import native_class, our_class
+from hf_variants.convert.heads import OUR_TYPES, native_class, our_class
 from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_card, keep_files
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
 from hf_variants.convert.proof import ProofError, prove, run_ahead
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.sides import OURS, Side, folder_side, is_path, memory_side, read_config
+from hf_variants.convert.sides import Side, folder_side, is_path, memory_side, read_config
 from hf_variants.convert.stages import Stage
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
 from hf_variants.convert.vision_checkpoint import (
@@ -164,9 +164,10 @@ def _target(source, family):
         found = find_family(config.model_type)
         head = source.head(found)
         target = Side(native_class(config, head), config, source.dtype)
+        target.own_head = found.head_told_by_weights and not source.config.tie_word_embeddings
     else:
         config = config_from_native(source.config)
-        config.tie_word_embeddings = source.config.tie_word_embeddings
+        set_tied(config, bool(source.config.tie_word_embeddings) and not source.own_head)
         found = find_family(source.config.model_type)
         head = source.head(found)
         target = Side(our_class(head), config, source.dtype)
@@ -309,7 +310,7 @@ def _beside_folder(folder, is_ours, target):
 def _beside_packed(model, folder, gguf_file):
     def write(target):
         if gguf_file is None:
-            return _beside_folder(folder, model.config.model_type == OURS, target)
+            return _beside_folder(folder, model.config.model_type in OUR_TYPES, target)
         keep_card(folder, target, to_ours=True)
         return _beside_memory(model, unpacked_tokenizer(folder, gguf_file), target)
 

@@ -122,7 +122,10 @@ def _converted(native, overrides):
 
     if not overrides:
         return config_from_native(native)
-    return _ours({**find_family(native.model_type).read(native), **overrides})
+    found = find_family(native.model_type)
+    if found.two_stacks:
+        return _pair(found.read(native), overrides)
+    return _ours({**found.read(native), **overrides})
 
 
 def _read_keys(name):

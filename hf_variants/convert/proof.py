@@ -153,12 +153,20 @@ def _token_ids(config, gradients_left_out):
     generator = torch.Generator().manual_seed(0)
     rows, tokens = (_ROWS, _TOKENS) if gradients_left_out is None else (_FEWEST_ROWS, _FEWEST_TOKENS)
     length = min(tokens, config.max_position_embeddings or tokens)
-    return torch.randint(0, config.vocab_size, (rows, length), generator=generator)
+    size = min(stack.vocab_size for stack in config.stacks)
+    return torch.randint(0, size, (rows, length), generator=generator)
 
 
 def _inputs(ids, head):
     """Decoders see plain rows; encoders are told that every token is real, whatever their pad is."""
-    return {"input_ids": ids, "use_cache": False} if head == "causal_lm" else {"input_ids": ids, "attention_mask": ids >= 0}
+    if head == "causal_lm":
+        return {"input_ids": ids, "use_cache": False}
+    inputs = {"input_ids": ids, "attention_mask": (ids >= 0).long()}
+    if head != "seq2seq_lm":
+        return inputs
+    # T5Gemma takes ids that are its pad for pads of the decoder too
+    decoded = {"decoder_input_ids": ids, "decoder_attention_mask": inputs["attention_mask"]}
+    return {**inputs, **decoded, "use_cache": False}
 
 
 def _labels(ids, head):

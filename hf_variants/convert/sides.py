@@ -8,18 +8,27 @@ from typing import Any
 
 import torch
 
-from hf_variants.convert.config_conversion import config_from_native
+from hf_variants.convert.config_conversion import config_from_native, set_tied
+from hf_variants.convert.heads import OUR_TYPES, head_of, head_of_config, head_of_ours, native_class, our_class
 from hf_variants.convert.heads import OURS as OUR_CLASSES
-from hf_variants.convert.heads import head_of, head_of_config, head_of_ours, native_class, our_class
 from hf_variants.convert.model_conversion import is_tied, refuse_foreign, refuse_unfit
+from hf_variants.convert.native_checkpoint import depth_of
 from hf_variants.convert.native_layout import harmless_names, load_steps
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.skeletons import embedding_name, expected_tensors, head_name, loaded_dtypes, skeleton, tied_names
-from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Selected, Stage, same_bits
+from hf_variants.convert.seq2seq_maps import sinusoid_table
+from hf_variants.convert.skeletons import (
+    embedding_name,
+    expected_tensors,
+    head_name,
+    loaded_dtypes,
+    release_head,
+    skeleton,
+    tied_names,
+)
+from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Selected, Stage, Step, same_bits
 from hf_variants.convert.weight_files import FolderTensors
 from hf_variants.convert.weight_rules import check_state
 
-OURS = "variants"
 # What weights that are no codes are stored in.
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -36,6 +45,7 @@ class Side:
         left: names of tensors in the files that no model builds.
         shard: bytes of the largest weight file, None for a model in memory.
         model: the class without weights, built once: what it expects of a checkpoint is asked more than once.
+        own_head: whether the head is no token table though the config cannot say so (T5 v1.1).
     """
 
     cls: type
@@ -46,10 +56,11 @@ class Side:
     left: tuple = ()
     shard: int | None = None
     model: Any = None
+    own_head: bool = False
 
     @property
     def is_ours(self):
-        return self.config.model_type == OURS
+        return self.config.model_type in OUR_TYPES
 
     def head(self, found):
         """The head of the class, by the family `found` of the native side."""
@@ -63,7 +74,8 @@ class Side:
 
     def fresh_skeleton(self, dtype):
         """One of one's own."""
-        return skeleton(self.cls, copy.deepcopy(self.config), dtype, attn_implementation="eager")
+        model = skeleton(self.cls, copy.deepcopy(self.config), dtype, attn_implementation="eager")
+        return release_head(model) if self.own_head else model
 
     def hold(self, weights):
         """Take `weights` in the dtypes that loading would give them. Raises ValueError where names or shapes do not fit."""
@@ -91,15 +103,18 @@ def folder_side(folder, dtype=None, config=None, model=None):
     side.model = model
     model = _built(side, folder)
     steps, homeless = load_steps(tensors.meta, model)
-    left = harmless_names(homeless, config.num_hidden_layers)
+    left = harmless_names(homeless, depth_of(config))
     if not side.is_ours:
         found = find_family(config.model_type)
         left |= {name for name in homeless if found.is_of_a_head(name)}
     side.left = tuple(sorted(left))
     _refuse_left_over(folder, side, set(homeless) - set(side.left))
     _refuse_codes(folder, steps, tensors, model)
-    stage = Stage(steps, tensors)
-    stage = _without_tied_head(stage, model, folder)
+    stage = Stage([*steps, *_computed_tables(steps, model, config)], tensors)
+    if config.is_encoder_decoder:
+        stage = _without_aliases(stage, side, model, folder)
+    else:
+        stage = _without_tied_head(stage, model, folder)
     if dtype is None:
         _refuse_rounding(folder, stage, loaded_dtypes(model, side.dtype), side.dtype)
     side.hold(stage)
@@ -117,10 +132,13 @@ def memory_side(model, dtype=None, state=None):
     config = copy.deepcopy(model.config)
     cls = _class_of_model(model)
     refuse_unfit(model)
-    if config.model_type == OURS and (changed := model.changed_fields()):
+    if config.model_type in OUR_TYPES and (changed := model.changed_fields()):
         raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
-    config.tie_word_embeddings = is_tied(model)
     side = Side(cls, config, dtype or model.dtype)
+    tied = is_tied(model, not side.is_ours and find_family(config.model_type).head_told_by_weights)
+    side.own_head = config.is_encoder_decoder and config.tie_word_embeddings and not tied
+    if not side.own_head:
+        say_tied(config, tied)
     tied = set(tied_names(model, config))
     return side.hold(Selected(MemoryTensors(state or model.state_dict()), tied))
 
@@ -144,7 +162,7 @@ def read_config(folder):
     if not (folder / "config.json").is_file():
         raise ValueError(f"no config.json in {folder}: it holds no checkpoint")
     kind = _model_type(folder)
-    if kind != OURS:
+    if kind not in OUR_TYPES:
         find_family(kind)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -179,16 +197,30 @@ def _model_type(folder):
 
 def class_of(config, head=None):
     """The class to load a checkpoint with: that of `head`, else the one that `architectures` names."""
-    if config.model_type == OURS:
+    if config.model_type in OUR_TYPES:
         named = [head for head, name in OUR_CLASSES.items() if name in (config.architectures or [])]
-        return our_class(named[0] if named else "causal_lm" if config.is_causal else "masked_lm")
+        return our_class(named[0] if named else usual_head(config))
     return native_class(config, head_of_config(config, find_family(config.model_type), head))
+
+
+def usual_head(config):
+    """The head of a config of ours that names no class."""
+    if config.is_encoder_decoder:
+        return "seq2seq_lm"
+    return "causal_lm" if config.is_causal else "masked_lm"
+
+
+def say_tied(config, tied):
+    """Set the flag of a config of either kind, where its weights decide."""
+    config.tie_word_embeddings = tied
+    if config.model_type in OUR_TYPES:
+        set_tied(config, tied)
 
 
 def _class_of_model(model):
     """The plain class of a model in memory. Raises ValueError where it is none that converts."""
     config = model.config
-    if config.model_type == OURS:
+    if config.model_type in OUR_TYPES:
         names = [cls.__name__ for cls in type(model).__mro__]
         named = [head for head, name in OUR_CLASSES.items() if name in names]
         return our_class(named[0]) if named else refuse_foreign(model)
@@ -250,13 +282,50 @@ def _word(dtype):
 def _refuse_left_over(folder, side, names):
     if not names:
         return
-    layers = side.config.num_hidden_layers
+    layers = depth_of(side.config)
     beyond = [name for name in names if any(part.isdigit() and int(part) == layers for part in name.split("."))]
     hint = f"; they belong to layers beyond num_hidden_layers={layers} of config.json" if beyond else ""
     raise ValueError(
         f"{folder} holds {len(names)} tensors that have no place in {side.cls.__name__} with this config: "
         f"{sorted(names)[:8]}{hint}"
     )
+
+
+def _computed_tables(steps, model, config):
+    """Steps that make the tables of sinusoids which a native class builds, but leaves out of its files (Marian)."""
+    made = {name for step in steps for name in step.sources}
+    unsaved = [name for name in getattr(model, "_keys_to_ignore_on_save", None) or () if name in model.state_dict()]
+    anchor = steps[0].sources if steps else ()
+
+    def table(name):
+        rows, width = model.state_dict()[name].shape
+        return lambda tensors: {name: sinusoid_table(rows, width).to(tensors[anchor[0]].device)}
+
+    return [Step(anchor[:1], table(name)) for name in unsaved if name not in made and name.endswith("embed_positions.weight")]
+
+
+def _without_aliases(stage, side, model, folder):
+    """The tensors of an encoder-decoder without those that repeat another one.
+
+    A head that differs from the table it is tied to stays where the family tells so by its weights alone (T5).
+
+    Raises:
+        ValueError: where tensors that are one by the config hold different values.
+    """
+    head = head_name(model)
+    told = not side.is_ours and find_family(side.config.model_type).head_told_by_weights
+    tied = tied_names(model, side.config)
+    if told and head in tied and head in stage and not same_bits(stage[head], stage[tied[head]]):
+        release_head(model)
+        tied = tied_names(model, side.config)
+    side.own_head = bool(side.config.tie_word_embeddings) and head is not None and head not in tied
+    for name, source in tied.items():
+        if name in stage and (source not in stage or not same_bits(stage[name], stage[source])):
+            raise ValueError(
+                f"{name} and {source} are one tensor by the config of {folder}, but its files hold different values: set "
+                "tie_word_embeddings (and what says that tables are shared) to false, or remove one of them"
+            )
+    return Selected(stage, set(tied))
 
 
 def _without_tied_head(stage, model, folder):

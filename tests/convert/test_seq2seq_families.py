@@ -3,8 +3,17 @@
 import pytest
 import torch
 from seq2seq_cases import CASES, native_config, native_model, rows
+from transformers import AutoModelForSeq2SeqLM
 
-from hf_variants.convert import config_from_native, config_to_native, find_family, from_native, to_native
+from hf_variants.convert import (
+    config_from_native,
+    config_to_native,
+    convert_checkpoint,
+    find_family,
+    from_native,
+    to_native,
+    verify_checkpoint,
+)
 from hf_variants.convert.config_conversion import as_plain_dict
 from hf_variants.convert.registry import family_names
 from hf_variants.convert.skeletons import tied_names
@@ -104,6 +113,28 @@ def test_through_folders_both_ways(case, tmp_path):
     again = type(native).from_pretrained(tmp_path / "back")
     before, after = native.state_dict(), again.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+
+
+PROVEN = [
+    *(("t5", "tied and scaled"), ("t5", "gated with its own head"), ("bart", "plain"), ("marian", "shared")),
+    *(("pegasus", "scaled"), ("marian", "two vocabularies, untied"), ("t5gemma", "two sizes, untied")),
+]
+
+
+@pytest.mark.parametrize("case", PROVEN, ids=["-".join(case) for case in PROVEN])
+def test_folders_are_streamed_with_the_proof(case, tmp_path):
+    """Through `convert_checkpoint`, shard by shard: every weight both ways, every layer, one loss and all gradients."""
+    native = native_model(case)
+    native.save_pretrained(tmp_path / "native", max_shard_size=20_000)
+    report = convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    assert report["proof"]["gradients"] is not None and len(report["proof"]["layers"]) == 5
+    ours = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+    assert type(ours).__name__ == "VariantsForSeq2SeqLM"
+    convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    again = type(native).from_pretrained(tmp_path / "back")
+    before, after = native.state_dict(), again.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    verify_checkpoint(tmp_path / "back", tmp_path / "ours")
 
 
 @pytest.mark.parametrize(
