@@ -12,7 +12,7 @@ from hf_variants.modeling.config_rules import RULES
 from hf_variants.modeling.vision_rules import VISION_RULES
 from hf_variants.modeling.vision_vocabulary import VISION_CHOICES
 from hf_variants.modeling.vocabulary import CHOICES, ROPE_KEYS
-from hf_variants.presets import list_presets, preset_keys
+from hf_variants.presets import list_presets, load_preset, preset_keys
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -162,10 +162,17 @@ def presets_page():
         "|---|---|---|---|---|---|",
     ]
     for name in published:
-        config = VariantsConfig.from_preset(name)
+        config = load_preset(name)
         counts, cache = count_parameters(config), kv_cache_size(config)
-        cells = (counts.total, counts.active, config.num_hidden_layers, config.max_position_embeddings, cache.per_token)
-        lines.append(f"| `{name}` | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
+        depth = " + ".join(f"{stack.num_hidden_layers:,}" for stack in config.stacks)
+        cells = (
+            f"{counts.total:,}",
+            f"{counts.active:,}",
+            depth,
+            f"{config.max_position_embeddings:,}",
+            f"{cache.per_token:,}",
+        )
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     lines += [
         "",
         "`quickstart` is the model of `make quickstart`; its vocabulary is its tokenizer's, counted here at the default.",
@@ -176,6 +183,9 @@ def presets_page():
     base = preset_keys("tiny/base")
     for name in tiny:
         keys = {key: value for key, value in preset_keys(name).items() if key not in base}
+        shape = {**base, "num_hidden_layers": 2, "pad_token_id": 0, "eos_token_id": 1}
+        for stack in {"encoder", "decoder"} & keys.keys():
+            keys[stack] = {key: value for key, value in keys[stack].items() if shape.get(key) != value}
         words = ", ".join(f"`{key}={value}`" for key, value in keys.items()) or "nothing: multi-head attention, RoPE, SwiGLU"
         lines.append(f"| `{name}` | {words} |")
     return HEADER + "\n".join(lines) + "\n"

@@ -112,7 +112,7 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_leng
     Raises:
         ValueError: for a negative length, a batch or dtype size that is not above zero, or a cache that `check_cache` refuses.
     """
-    check_cache(config, cache)
+    check_cache(config.stacks[-1], cache)
     config = config.stacks[-1]
     length = config.max_position_embeddings if length is None else length
     states = (length if encoder_length is None else encoder_length) if config.add_cross_attention else 0

@@ -53,7 +53,7 @@ def _says_something(one, other):
 
 def _costs(config, length, size):
     parameters, cache = count_parameters(config), kv_cache_size(config, length, dtype_bytes=size)
-    decode = flops_per_token(config, length, "decode").total if config.is_causal else 0
+    decode = flops_per_token(config, length, "decode").total if config.stacks[-1].is_causal else 0
     return {
         "parameters": parameters.total,
         "active_parameters": parameters.active,

@@ -46,6 +46,8 @@ def meaning(config):
 
 def differences(config, other):
     """Names of the fields in which two configs mean different models, each with both values as text."""
+    if len(config.stacks) != len(other.stacks):
+        return {"model_type": (config.model_type, other.model_type)}
     if len(config.stacks) > 1:
         return _differences_of_pairs(config, other)
     mine, theirs = meaning(config), meaning(other)

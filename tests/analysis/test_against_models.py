@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
+from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsForSeq2SeqLM
 from hf_variants.analysis import count_parameters, flops_per_token, kv_cache_size
 from hf_variants.presets import list_presets, load_preset
 from tests.variants import ACROSS, BASE, ENCODERS
@@ -118,7 +118,8 @@ def test_b61_parameters_of_an_encoder_equal_the_model(name):
 def test_presets_equal_the_model(name):
     config = load_preset(name)
     with torch.device("meta"):
-        model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config)
+        kind = VariantsForSeq2SeqLM if config.is_encoder_decoder else None
+        model = (kind or (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM))(config)
     assert count_parameters(config).total == sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -7,16 +7,41 @@ from typing import get_args
 import pytest
 import torch
 from published_configs import PUBLISHED
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
-from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsForSequenceClassification
+from hf_variants import (
+    VariantsConfig,
+    VariantsForCausalLM,
+    VariantsForMaskedLM,
+    VariantsForSeq2SeqLM,
+    VariantsForSequenceClassification,
+)
+from hf_variants.analysis import count_parameters
 from hf_variants.convert import config_from_native
 from hf_variants.convert.meaning import differences
 from hf_variants.modeling import family_config
 from hf_variants.modeling.vocabulary import CHOICES
 from hf_variants.presets import list_presets, load_preset, preset_keys
 
-TINY = [name for name in list_presets() if name.startswith("tiny/")]
+# encoder-decoders, each of two stacks
+PAIRS = {name for name in list_presets() if "model_type" in preset_keys(name)}
+PUBLISHED_PAIRS = {
+    "t5-small": (
+        "t5",
+        {"feed_forward_proj": "relu", "decoder_start_token_id": 0, "vocab_size": 32128},
+        60_506_624,
+    ),
+    "bart-base": (
+        "bart",
+        {
+            **{"d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_attention_heads": 12},
+            **{"decoder_attention_heads": 12, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072},
+            **{"activation_dropout": 0.1, "attention_dropout": 0.1},
+        },
+        139_420_416,
+    ),
+}
+TINY = [name for name in list_presets() if name.startswith("tiny/") and name not in PAIRS]
 # What a preset says otherwise: the router's loss is on, which a model that is trained from nothing needs, and so is the cache.
 ON_PURPOSE = {
     "mixtral-8x7b": {"router_balance", "router_aux_loss_coef"},
@@ -26,7 +51,43 @@ ON_PURPOSE = {
 
 
 def test_every_preset_has_its_published_config():
-    assert set(PUBLISHED) | {"quickstart"} == set(list_presets()) - set(TINY)
+    assert set(PUBLISHED) | {"quickstart"} == set(list_presets()) - set(TINY) - PAIRS
+    assert set(PUBLISHED_PAIRS) == {name for name in PAIRS if not name.startswith("tiny/")}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_PAIRS)
+def test_a_preset_of_two_stacks_means_the_published_config(name):
+    model_type, keys, count = PUBLISHED_PAIRS[name]
+    native, config = CONFIG_MAPPING[model_type](**keys), load_preset(name)
+    found = differences(config_from_native(native), config)
+    assert {field.split(".")[-1] for field in found} <= {"initializer_range"}
+    with torch.device("meta"):
+        models = AutoModelForSeq2SeqLM.from_config(native), VariantsForSeq2SeqLM(config)
+    # natively a table of positions that nothing trains may be a parameter
+    assert [sum(p.numel() for p in model.parameters()) for model in models] == [count] * 2
+    assert count_parameters(config).total == count
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_a_preset_of_two_stacks_trains(name):
+    small = {"num_hidden_layers": 1, "vocab_size": 61} if name.startswith("tiny/") else None
+    if small is None:
+        pytest.skip("counted above")
+    keys = preset_keys(name)
+    stacks = {stack: {**keys[stack], **small} for stack in ("encoder", "decoder")}
+    model = VariantsForSeq2SeqLM(load_preset(name, **stacks)).train()
+    ids = torch.randint(2, 61, (2, 6), generator=torch.Generator().manual_seed(0))
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_pairs_take_every_beginning():
+    assert {load_preset(name).decoder_start for name in PAIRS} == set(CHOICES["decoder_start"])
+
+
+def test_a_preset_of_two_stacks_has_a_config_class_of_its_own():
+    with pytest.raises(ValueError, match="variants_seq2seq.*load_preset"):
+        VariantsConfig.from_preset("t5-small")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -40,7 +101,7 @@ def test_a_preset_means_the_published_config(name):
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-@pytest.mark.parametrize("name", list_presets())
+@pytest.mark.parametrize("name", sorted(set(list_presets()) - PAIRS))
 def test_a_preset_holds_only_choices(name):
     default = {field.name: field.default for field in fields(VariantsConfig)}
     restated = {key for key, value in preset_keys(name).items() if default[key] == value}

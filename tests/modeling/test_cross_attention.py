@@ -1,4 +1,7 @@
-"""Attention to the states of another stack: every toggle of the asking stack, every backend, with and without a cache."""
+"""Attention to the states of another stack: every toggle of the asking stack, every backend, with and without a cache.
+
+Covers known failures B25 and B30 for cross-attention: no window cuts it, and sinks act in it on every backend.
+"""
 
 import pytest
 import torch

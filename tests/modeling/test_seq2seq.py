@@ -1,4 +1,7 @@
-"""Encoder-decoders: generation with and without a cache, pads and documents on both sides, losses, tables, bad input."""
+"""Encoder-decoders: generation with and without a cache, pads and documents on both sides, losses, tables, bad input.
+
+Covers known failures B03, B07, B15, B23, B39 and B40 for two stacks.
+"""
 
 import pytest
 import torch
