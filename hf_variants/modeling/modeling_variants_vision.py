@@ -112,6 +112,9 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         Raises:
             ValueError: where placeholders and image tokens differ, naming both numbers; for images with `inputs_embeds`.
         """
+        if input_ids is not None and inputs_embeds is not None:
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        self.check_types(token_type_ids)
         images = None
         if pixel_values is not None:
             if input_ids is None:
@@ -135,6 +138,16 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
             use_cache=use_cache,
             **kwargs,
         )
+
+    def check_types(self, token_type_ids):
+        """Raise a ValueError for types that nothing would read."""
+        if token_type_ids is None or self.config.image_attention == "prefix" or is_tracing(token_type_ids):
+            return
+        if bool(token_type_ids.any()):
+            raise ValueError(
+                f"token_type_ids has the type {int(token_type_ids.max())}, which "
+                f"image_attention={self.config.image_attention!r} does not read; leave them out, or set it to 'prefix'"
+            )
 
     def unread_parameters(self):
         """Zero, with a zero gradient for each trained parameter that a batch without images does not read: ranks that train
@@ -420,6 +433,15 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
         sizes = None if images.sizes is None else torch.tensor([images.sizes[index] for index in kept])
         pixels = images.pixels[kept] if kept else None
         return {"pixel_values": pixels, "image_sizes": sizes if kept else None, "image_counts": None}
+
+    def _update_model_kwargs_for_generation(self, outputs, model_kwargs, *args, **kwargs):
+        types = model_kwargs.get("token_type_ids")
+        model_kwargs = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+        if types is not None:
+            # transformers repeats the last type, but what is generated follows the prefix
+            grown = model_kwargs["token_type_ids"].shape[1] - types.shape[1]
+            model_kwargs["token_type_ids"] = torch.cat((types, types.new_ones(types.shape[0], grown)), dim=1)
+        return model_kwargs
 
     def _get_logits_processor(self, *args, **kwargs):
         # no image would stand behind an image token that is generated

@@ -60,6 +60,8 @@ def test_static_caches_of_a_prefix(text):
     inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
     expected = new_tokens(model, inputs)
     assert torch.equal(new_tokens(model, inputs, **STATIC), expected)
+    # without a cache all is run again at each step: what was generated is no part of the prefix
+    assert torch.equal(new_tokens(model, inputs, use_cache=False), expected)
     alone = [
         new_tokens(model, {**row, "token_type_ids": torch.zeros_like(row["input_ids"])})
         for _, _, row in each_alone(inputs, COUNTS)

@@ -220,6 +220,11 @@ BAD_INPUTS = {
     "size": (lambda i: {"pixel_values": pixels(3, 3, 16, 16)}, "16 x 16 pixels"),
     "sizes": (lambda i: {"image_sizes": torch.tensor([[12, 12]] * 2)}, r"image_sizes has the shape \(2, 2\)"),
     "beyond": (lambda i: {"image_sizes": torch.tensor([[12, 13]] * 3)}, r"image_sizes\[0\]=\(12, 13\) does not lie within"),
+    "both": (lambda i: {"inputs_embeds": torch.zeros(4, 27, 32)}, "give exactly one of input_ids and inputs_embeds"),
+    "types": (
+        lambda i: {"token_type_ids": torch.ones_like(i["input_ids"])},
+        "token_type_ids has the type 1, which image_attention",
+    ),
     "embeddings": (lambda i: {"input_ids": None, "inputs_embeds": torch.zeros(4, 27, 32)}, "pixel_values needs input_ids"),
 }
 
