@@ -60,13 +60,14 @@ def optimizer_hides_weights():
 
 
 def routers_by_layer(model):
-    """{layer index: router} of the modules that count the load of their experts."""
+    """{layer index: router} of the modules that count the load of their experts; of two stacks "encoder_0" and so on."""
     routers = {}
     for name, module in model.named_modules():
-        layer = re.search(r"layers\.(\d+)\.", name)
+        layer = re.search(r"(?:\b(encoder|decoder)\.)?layers\.(\d+)\.", name)
         # by name: a model that was loaded as remote code holds another copy of the class
         if layer and type(module).__name__ == "VariantsTopKRouter":
-            routers[int(layer.group(1))] = module
+            stack, index = layer.groups()
+            routers[int(index) if stack is None else f"{stack}_{index}"] = module
     return routers
 
 
@@ -86,7 +87,7 @@ def mean_terms(heads):
 def load_metrics(loads):
     """Smallest and largest relative load per layer and overall, from {layer: token counts [E]}."""
     metrics = {}
-    for layer, counts in sorted(loads.items()):
+    for layer, counts in loads.items():
         relative = counts.double() / counts.double().sum().clamp(min=1) * len(counts)
         metrics[f"expert_load_layer_{layer}_min"] = round(relative.min().item(), 4)
         metrics[f"expert_load_layer_{layer}_max"] = round(relative.max().item(), 4)

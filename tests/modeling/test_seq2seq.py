@@ -159,6 +159,13 @@ def test_router_losses_of_both_stacks_are_counted():
     assert model.eval()(**SOURCE, labels=labels).encoder_aux_loss is None
 
 
+def test_loads_of_both_stacks_are_told_apart():
+    from hf_variants.callbacks import routers_by_layer
+
+    assert set(routers_by_layer(build(pair("experts")))) == {"encoder_0", "decoder_0", "decoder_1"}
+    assert set(routers_by_layer(build(tiny("moe")))) == {0, 1}
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_b39_b40_tables_are_tied_apart_and_saved(tied, shared, tmp_path):
