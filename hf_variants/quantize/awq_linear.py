@@ -13,6 +13,8 @@ from .rounding import GroupCodes
 
 # Measured on one CPU core: above this number of rows one dense product is faster than the int4 kernel.
 KERNEL_ROWS = 32
+# Numbers dequantised at a time.
+_DEQUANTIZED = 1 << 20
 _KERNEL_GROUPS = (32, 64, 128, 256)
 _CUDA_INNER_TILES = 8
 
@@ -94,10 +96,16 @@ class AwqLinear(nn.Module):
 
     def dequantize(self, dtype=torch.float32):
         """The dense weight [out, in], computed in float32 and then cast to `dtype`."""
-        # subtracted as integers, in place: this runs before every product of many rows
-        codes = unpack_words(self.qweight).view(-1, self.group_size, self.out_features)
-        codes.sub_(unpack_words(self.qzeros).view(-1, 1, self.out_features))
-        weight = codes.float().mul_(self.scales.float().unsqueeze(1)).to(dtype)
+        groups, group = self.qzeros.shape[0], self.group_size
+        zeros, scales = unpack_words(self.qzeros).unsqueeze(1), self.scales.float().unsqueeze(1)
+        words = self.qweight.view(groups, group, -1)
+        weight = torch.empty(groups, group, self.out_features, dtype=dtype, device=words.device)
+        # a part of the groups at a time: this runs before every product of many rows, and waits for memory
+        step = max(1, _DEQUANTIZED // (group * self.out_features))
+        for start in range(0, groups, step):
+            part = slice(start, start + step)
+            codes = unpack_words(words[part].flatten(0, 1)).view(-1, group, self.out_features)
+            weight[part] = codes.sub_(zeros[part]).float().mul_(scales[part])
         return weight.flatten(0, 1).t()
 
     @property

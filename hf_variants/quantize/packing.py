@@ -28,12 +28,14 @@ def pack_gemm(codes):
 
 
 def unpack_words(packed):
-    """int32 [rows, words] to int32 codes [rows, words, 8], in the order of the columns."""
-    shifts = torch.tensor([4 * ORDER.index(column) for column in range(PACK)], device=packed.device, dtype=torch.int32)
-    # The sign bit is shifted in from the left and masked away.
-    return (packed.unsqueeze(-1) >> shifts).bitwise_and_(15)
+    """int32 [rows, words] to int16 codes [rows, 8 * words].
+
+    Nibbles k and k + 4 hold columns 2k and 2k + 1, so one shift and one mask leave both in place, as the two halves of a word.
+    """
+    shifts = torch.arange(0, 16, 4, device=packed.device, dtype=torch.int32)
+    return (packed.unsqueeze(-1) >> shifts).bitwise_and_(0x000F000F).view(torch.int16).flatten(1)
 
 
 def unpack_gemm(packed):
     """Inverse of `pack_gemm`: int32 [rows, words] to uint8 codes [rows, 8 * words]."""
-    return unpack_words(packed).to(torch.uint8).flatten(1)
+    return unpack_words(packed).to(torch.uint8)
