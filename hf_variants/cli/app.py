@@ -54,6 +54,14 @@ def make_app():
     return app
 
 
+def _interrupted(arguments):
+    """What an interrupted command leaves: a conversion nothing, most others what they had finished."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["convert"]:
+        return "interrupted; nothing was left behind, and the same command starts anew"
+    return "interrupted; run the same command again to continue"
+
+
 def run(arguments=None):
     """Run the app and exit: 0, 2 with one red line for a mistake of the user, 1 for a run that stopped itself, 130 when
     interrupted."""
@@ -81,5 +89,5 @@ def run(arguments=None):
         code = error.exit_code
     # typer turns an interruption into this code by itself, too
     if code == 130:
-        print_error("interrupted; run the same command again to continue")
+        print_error(_interrupted(arguments))
     sys.exit(code or 0)

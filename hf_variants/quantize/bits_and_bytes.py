@@ -21,18 +21,19 @@ _NEVER = ("mlp.gate", "mlp.shared_expert_gate")
 
 
 def load_in_bitsandbytes(path, scheme="nf4", *, dtype=None, skip=(), **load_kwargs):
-    """`AutoModelForCausalLM.from_pretrained` of a variants checkpoint with its layers packed by bitsandbytes.
+    """`from_pretrained` of a variants checkpoint, of the class that its config names, with its layers packed by bitsandbytes.
 
     Args:
         scheme: one of `SCHEMES`.
         dtype: what is computed in; None takes that of the scheme.
-        skip: names of modules to leave dense beside the output head and the routers.
+        skip: names of modules to leave dense beside the heads and the routers.
 
     Raises:
-        ValueError: for an unknown scheme; where bitsandbytes is not installed; when a matrix of a layer stayed dense unasked.
+        ValueError: for an unknown scheme; where bitsandbytes is not installed; a model with images; when a matrix of a layer
+            stayed dense unasked.
     """
     import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import AutoConfig, BitsAndBytesConfig
     from transformers.utils import is_bitsandbytes_available
 
     if scheme not in SCHEMES:
@@ -43,9 +44,12 @@ def load_in_bitsandbytes(path, scheme="nf4", *, dtype=None, skip=(), **load_kwar
     dtype = dtype or getattr(torch, usual)
     if arguments.get("load_in_4bit"):
         arguments = {**arguments, "bnb_4bit_compute_dtype": dtype}
+    config = AutoConfig.from_pretrained(path)
+    auto = _auto_class(config)
     # given names replace bitsandbytes' own list, which holds the head
-    settings = BitsAndBytesConfig(**arguments, llm_int8_skip_modules=["lm_head", "mlp.shared_expert_gate", *skip])
-    model = AutoModelForCausalLM.from_pretrained(path, quantization_config=settings, dtype=dtype, **load_kwargs)
+    given = [*_outside_of_layers(auto, config), "mlp.shared_expert_gate", *skip]
+    settings = BitsAndBytesConfig(**arguments, llm_int8_skip_modules=given)
+    model = auto.from_pretrained(path, quantization_config=settings, dtype=dtype, **load_kwargs)
     counts = quantized_counts(model)
     left = [name for name in counts["dense"] if not any(part in name for part in (*_NEVER, *skip))]
     if left or not counts["modules"]:
@@ -56,6 +60,39 @@ def load_in_bitsandbytes(path, scheme="nf4", *, dtype=None, skip=(), **load_kwar
     if arguments.get("load_in_4bit"):
         _check_cpu_kernel(model, dtype)
     return model
+
+
+def _auto_class(config):
+    """The Auto class of the class that a config names. Raises ValueError for models with images."""
+    import transformers
+
+    if hasattr(config, "vision_config") or hasattr(config, "image_size"):
+        raise ValueError(
+            f"model_type={config.model_type!r}: what image encoders hold is not counted yet, so they are not packed; choose a "
+            "language model, an encoder or an encoder-decoder"
+        )
+    classes = {entry.split(".")[-1]: auto for auto, entry in (getattr(config, "auto_map", None) or {}).items()}
+    named = next((classes[name] for name in config.architectures or [] if name in classes), "AutoModelForCausalLM")
+    return getattr(transformers, named)
+
+
+def _outside_of_layers(auto, config):
+    """Names of the Linears outside of the layers: heads, poolers, projections of the embedding."""
+    import torch
+
+    from hf_variants.convert.skeletons import skeleton
+
+    model = skeleton(auto._model_mapping[type(config)], config, torch.float32)
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return ["lm_head", *(name for name in linears if ".layers." not in f".{name}")]
+
+
+def _stacks(model):
+    """{path under the base model: list of layers} of each stack."""
+    base = model.base_model
+    if hasattr(base, "layers"):
+        return {"layers": base.layers}
+    return {f"{name}.layers": part.layers for name, part in base.named_children() if hasattr(part, "layers")}
 
 
 def _check_cpu_kernel(model, dtype):
@@ -81,14 +118,14 @@ def quantized_counts(model):
     modules = parameters = 0
     dense = []
     packed = _packed_kinds()
-    for name, module in model.base_model.layers.named_modules():
+    for path, module in [(f"{top}.{name}", m) for top, layers in _stacks(model).items() for name, m in layers.named_modules()]:
         if isinstance(module, packed):
             modules += 1
             parameters += module.in_features * module.out_features
             continue
         own = module.named_parameters(recurse=False)
         kept = [part for part, p in own if p.dim() > 1 or isinstance(module, nn.Linear) and part == "weight"]
-        dense += [f"layers.{name}" if part == "weight" else f"layers.{name}.{part}" for part in kept]
+        dense += [path if part == "weight" else f"{path}.{part}" for part in kept]
     return {"modules": modules, "parameters": parameters, "dense": dense}
 
 

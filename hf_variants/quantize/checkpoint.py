@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from .checks import check_options, refuse_quantized_config
+from .checks import check_one_stack, check_options, check_predicts_next, refuse_quantized_config
 from .memory import give_back
 from .sensitivity import dense_within, size_of
 from .store import LayerStore, fingerprint_of_weights
@@ -64,6 +64,7 @@ def quantize_checkpoint(
     check_arguments(method, bits, group_size, to, calibration, awq_options, max_bytes)
     check_target(dst, overwrite)
     model = load_full_precision(src)
+    check_predicts_next(model.config, eval_ids)
     give_back()
     if to == "native":
         from .native_export import check_native
@@ -151,24 +152,27 @@ def check_disk(model, dst):
 
 
 def load_full_precision(src):
-    """The VariantsForCausalLM in `src`, brought in from its native family where it is not one of ours.
+    """The model in `src`, of the class that its config names, brought in from its native family where it is not one of ours.
 
     Raises:
-        ValueError: for a checkpoint that is quantised already, before its weights are read.
+        ValueError: for a checkpoint that is quantised already, or of several stacks, before its weights are read.
     """
     from transformers import AutoConfig
 
     from hf_variants.convert import from_native
-    from hf_variants.modeling.modeling_variants import VariantsForCausalLM
+    from hf_variants.convert.heads import OUR_TYPES
+    from hf_variants.convert.sides import class_of
 
     try:
         config = AutoConfig.from_pretrained(src)
     except OSError as error:
         raise ValueError(f"no config found at {str(src)!r}: give a folder with a config.json, or a repository id") from error
     refuse_quantized_config(config)
-    if config.model_type != VariantsForCausalLM.config_class.model_type:
-        return from_native(src)
-    return VariantsForCausalLM.from_pretrained(src, dtype="auto")
+    if config.sub_configs or config.is_encoder_decoder:
+        check_one_stack(config)
+    if config.model_type in OUR_TYPES:
+        return class_of(config).from_pretrained(src, dtype="auto")
+    return from_native(src)
 
 
 @torch.no_grad()

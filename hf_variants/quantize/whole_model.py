@@ -15,7 +15,15 @@ from torch import nn
 from ..modeling.blocks import TOPOLOGIES
 from .awq_linear import AwqLinear
 from .calibration import DEFAULT_LENGTH, pack_calibration
-from .checks import check_finite_weights, check_not_quantized, check_options, check_shapes, resolve_names
+from .checks import (
+    check_finite_weights,
+    check_not_quantized,
+    check_one_stack,
+    check_options,
+    check_predicts_next,
+    check_shapes,
+    resolve_names,
+)
 from .layer_quantization import Settings, aware_layer, nearest_layer
 from .layerwise import build_layer, in_float32, open_stream, outputs_of, shell_of
 from .memory import give_back
@@ -77,7 +85,7 @@ def quantize_awq(
             vocabulary, or for values that are not finite (naming the layer).
     """
     settings = Settings(bits, group_size, symmetric, clip, compensate, min_expert_tokens)
-    run = _Run(model, "awq", settings, leave_unquantized, dtype)
+    run = _Run(model, "awq", settings, leave_unquantized, dtype, eval_ids)
     limit = model.config.max_position_embeddings
     windows, dropped = pack_calibration(calibration_ids, min(calibration_length, limit), model.config.vocab_size)
     rows, length = windows.shape
@@ -100,7 +108,7 @@ def quantize_rtn(
     progress=None,
 ):
     """Quantise every weight to the nearest code, without calibration; arguments, result and errors as of `quantize_awq`."""
-    run = _Run(model, "rtn", Settings(bits, group_size, symmetric), leave_unquantized, dtype)
+    run = _Run(model, "rtn", Settings(bits, group_size, symmetric), leave_unquantized, dtype, eval_ids)
     return run.finish(eval_ids, store, release, progress)
 
 
@@ -121,9 +129,11 @@ def probe_ids(config):
 class _Run:
     """One model being quantised: the shell that gathers the packed layers, the streams, the report."""
 
-    def __init__(self, model, method, settings, leave_unquantized, dtype):
+    def __init__(self, model, method, settings, leave_unquantized, dtype, eval_ids=None):
         check_options(settings.bits, settings.group_size)
         check_not_quantized(model)
+        check_one_stack(model.config)
+        check_predicts_next(model.config, eval_ids)
         self.model, self.method, self.settings = model, method, settings
         config = {"quant_method": "awq", "bits": settings.bits, "group_size": settings.group_size, "zero_point": True}
         self.config = {**config, "version": "gemm", "modules_to_not_convert": []}

@@ -200,6 +200,17 @@ def test_interruption_is_said(capsys, monkeypatch):
     assert code == 130 and "run the same command again to continue" in err
 
 
+def test_an_interrupted_conversion_says_that_nothing_was_left(capsys, monkeypatch):
+    import hf_variants.convert
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hf_variants.convert, "convert_checkpoint", interrupted)
+    code, _, err = run(capsys, "convert", "a", "b")
+    assert code == 130 and "nothing was left behind" in err and "to continue" not in err
+
+
 def test_a_run_that_stops_itself_is_one_line_with_exit_code_1(capsys, monkeypatch):
     from hf_variants.training import RunStopped
 
