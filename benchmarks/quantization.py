@@ -126,8 +126,8 @@ def perplexities(work, row):
 
 
 def decode(work, row, tokens=48, repeats=7):
-    """Processor seconds of greedy decoding of one row, dense bfloat16 beside 4 bits, in turn: the best of each and their ratio;
-    and the same of a prompt of 512 tokens. A busy machine does not lengthen them, as it does the clock's."""
+    """Processor seconds of greedy decoding of one row, dense bfloat16 beside 4 bits, in turn: the best of each and their
+    ratio; and the same of a prompt of 512 tokens. A busy machine does not lengthen them, as it does the clock's."""
     from transformers import AutoModelForCausalLM
 
     import hf_variants

@@ -1,4 +1,4 @@
-"""Members that are no decoders: encoders are quantized like decoders, encoder-decoders by bitsandbytes, the rest is refused."""
+"""Members that are no decoders: encoders are quantized alike, encoder-decoders by bitsandbytes, others are refused."""
 
 import pytest
 import torch
