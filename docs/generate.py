@@ -80,7 +80,8 @@ def families_page():
         f"{len(rows)} types of transformers convert in both directions. For each, tests with random weights assert "
         "equal outputs (at most 1e-5 in fp32), greedy generation, loss and gradients, left-padded batches, and on the way "
         "back bitwise equal weights and an equal config. The toggles are those that the native default config sets; a "
-        "family also expresses whatever its other config keys mean. [How to add one](adding_a_family.md).",
+        "family also expresses whatever its other config keys mean. [family_toggles.md](family_toggles.md) says of every "
+        "toggle who uses, expresses or refuses it. [How to add one](adding_a_family.md).",
         "",
         "One number differs on purpose: the balance loss is averaged over the layers here, while the native classes pool "
         "them first, so that an imbalance in one layer can hide behind the opposite one in another. Under "
@@ -229,6 +230,138 @@ def _plan_cells(plan, fewest):
     return " | ".join([devices, str(experts) if experts > 1 else "", *(f"{size / 1e9:.1f}" for size in sizes)])
 
 
+# keys that a toggle's own keys take the place of, so that it can be laid over any family's default config
+_EXPERTS_KEYS = (
+    *(
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "mlp_layer_types",
+        "num_shared_experts",
+        "shared_expert_gate",
+        "n_group",
+    ),
+    *("topk_group", "router_balance", "router_scoring", "router_selection", "shared_expert_intermediate_size"),
+    *("norm_topk_prob", "routed_scaling_factor", "router_bias", "expert_bias", "apply_router_weight_on_input"),
+    *("expert_output_norm", "router_weight_in_fp32", "swiglu_limit", "swiglu_alpha"),
+    *("router_aux_loss_coef", "router_z_loss_coef"),
+)
+_ROPE_KEYS = ("position_embedding_type", "rope_parameters", "partial_rotary_factor", "rope_interleaved", "no_rope_layers")
+_REPLACES = {
+    "attention_type": (
+        *("num_key_value_heads", "head_dim", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"),
+        *("v_head_dim", "latent_norm_eps", "qk_norm", "qk_norm_after_rope"),
+    ),
+    "attention_bias": ("attention_out_bias",),
+    "position_embedding_type": (*_ROPE_KEYS, "position_embedding_offset", "position_source", "qk_norm_layers"),
+    "rope_parameters": _ROPE_KEYS,
+    "rope_interleaved": ("position_embedding_type", "position_embedding_offset", "position_source"),
+    "partial_rotary_factor": ("position_embedding_type", "rope_parameters", "position_embedding_offset", "position_source"),
+    "no_rope_layers": ("position_embedding_type", "position_embedding_offset", "position_source"),
+    "sliding_window": ("layer_types", "attention_chunk_size", "rope_parameters"),
+    "attention_chunk_size": ("layer_types", "sliding_window", "rope_parameters"),
+    "num_experts": _EXPERTS_KEYS,
+    "norm_type": ("norm_bias", "norm_unit_offset", "norm_weight_in_fp32", "norm_affine"),
+    "mlp_type": ("swiglu_limit", "swiglu_alpha"),
+}
+SIGNS = {
+    "●": "its default config uses it",
+    "+": "can express it: its default config with the toggle goes there and back, and means the same",
+    "–": "refuses it: `to_native` names the toggle",
+    "": "no such config here: the toggle does not go with what the family fixes (see [rules.md](rules.md))",
+}
+
+
+def family_toggles_page():
+    """What each family makes of each toggle: uses, can express, refuses."""
+    from hf_variants.convert.config_source import quiet
+    from hf_variants.convert.registry import family_names
+
+    names = list(TOGGLES)
+    lines = ["# Families and toggles", ""]
+    lines += [
+        "Each native family's default config, two layers of it, with one toggle laid over it. [families.md](families.md) says "
+        "more of each family; `hf-variants describe CONFIG` names the families that can hold a whole config. Encoder-decoders "
+        "have two stacks and are not in this table.",
+        "",
+        "| sign | the family |",
+        "|---|---|",
+        *(f"| {sign or 'empty'} | {text} |" for sign, text in SIGNS.items()),
+        "",
+        "| | toggle | keys |",
+        "|---|---|---|",
+    ]
+    for number, name in enumerate(names, 1):
+        lines.append(f"| {number} | {name} | {', '.join(f'`{key}={value}`' for key, value in TOGGLES[name].items())} |")
+    lines += ["", "| family | " + " | ".join(str(number) for number in range(1, len(names) + 1)) + " |"]
+    lines.append("|---" * (len(names) + 1) + "|")
+    with quiet():
+        for family in family_names():
+            signs = family_signs(family)
+            if signs is None:
+                continue
+            lines.append(f"| `{family}` | {' | '.join(signs[name] for name in names)} |")
+    return HEADER + "\n".join(lines) + "\n"
+
+
+def family_signs(family):
+    """{toggle: one of `SIGNS`} of a native family; None for one that joins two stacks."""
+    from transformers import CONFIG_MAPPING
+
+    from hf_variants.convert.config_conversion import can_express, config_from_native
+    from hf_variants.convert.registry import find_family
+
+    config = config_from_native(CONFIG_MAPPING[family](**find_family(family).needs))
+    if len(config.stacks) > 1:
+        return None
+    keys, signs = _of_two_layers(config), {}
+    for name, toggle in TOGGLES.items():
+        if _uses(config, toggle):
+            signs[name] = "●"
+            continue
+        replaced = {key for own in toggle for key in _REPLACES.get(own, ())} - set(toggle)
+        if "mla" not in (config.attention_type, toggle.get("attention_type")):
+            replaced.discard("head_dim")
+        try:
+            changed = VariantsConfig(**{**{key: value for key, value in keys.items() if key not in replaced}, **toggle})
+        except ValueError:
+            signs[name] = ""
+            continue
+        signs[name] = "+" if can_express(family, changed) else "–"
+    return signs
+
+
+def _of_two_layers(config):
+    """Keys of a config, cut to two layers, the second of which is one of its last kind."""
+    keys = {name: getattr(config, name) for name in config.own_fields()}
+    for name in ("layer_types", "mlp_layer_types", "no_rope_layers"):
+        kinds = keys[name]
+        keys[name] = [kinds[0], next((kind for kind in kinds if kind != kinds[0]), kinds[0])]
+    return {**keys, "num_hidden_layers": 2}
+
+
+def _uses(config, toggle):
+    """Whether a config has what the toggle sets: the same words and switches, some number or list, the same RoPE rule."""
+    shape = {"gqa": (1, config.num_attention_heads), "mqa": (0, 2)}.get(toggle.get("attention_type"))
+    if shape is not None:
+        between = shape[0] < config.num_key_value_heads < shape[1]
+        return config.attention_type == "gqa" and between
+    return all(_has(config, key, value) for key, value in toggle.items())
+
+
+def _has(config, key, value):
+    own = getattr(config, key)
+    if key == "embedding_size":
+        return own != config.hidden_size
+    if key == "rope_parameters":
+        return any(config.rope_of(name)["rope_type"] == value["rope_type"] for name in config.rope_keys)
+    if key in ("layer_types", "no_rope_layers", "mlp_layer_types"):
+        return set(value) <= set(own) if own else False
+    if isinstance(value, (str, bool)):
+        return own == value
+    plain = {"partial_rotary_factor": 1.0, "residual_multiplier": 1.0, "embedding_multiplier": 1.0, "logits_scaling": 1.0}
+    return own not in (None, 0, plain.get(key)) and own != VariantsConfig.__dataclass_fields__[key].default
+
+
 PAGES = {
     "memory_presets.md": memory_page,
     "options.md": options_page,
@@ -240,10 +373,15 @@ PAGES = {
 }
 
 
-def main():
-    for name, page in PAGES.items():
+# pages that take long, written by `python docs/generate.py --all`
+SLOW_PAGES = {"family_toggles.md": family_toggles_page}
+
+
+def main(words=()):
+    pages = {**PAGES, **SLOW_PAGES} if "--all" in words else PAGES
+    for name, page in pages.items():
         (HERE / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

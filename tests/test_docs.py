@@ -44,3 +44,26 @@ def test_known_failures_name_tests_that_exist():
         number, path = row.split("|")[1].strip(), DOCS.parent / row.rsplit("`", 2)[1]
         text = path.read_text(encoding="utf-8") + path.name
         assert number in text.upper(), f"{path} says nothing of {number}"
+
+
+@pytest.mark.parametrize(
+    "family, signs",
+    [
+        ("llama", {"gqa": "+", "attention_bias": "+", "rope llama3": "+", "sliding": "–", "alibi": "–", "experts": "–"}),
+        ("gemma2", {"soft-cap": "●", "alternating": "●", "norm sandwich": "●", "sinks": "–", "tied head": "●"}),
+        ("deepseek_v3", {"mla": "●", "experts": "●", "rope yarn": "+", "gqa": "–", "tied head": "+"}),
+        ("bert", {"bidirectional": "●", "learned": "●", "mla": "–"}),
+    ],
+)
+def test_what_families_make_of_toggles(family, signs):
+    from hf_variants.convert.config_source import quiet
+
+    with quiet():
+        found = load_generator().family_signs(family)
+    assert {name: found[name] for name in signs} == signs
+
+
+@pytest.mark.slow
+def test_the_page_of_families_and_toggles_is_up_to_date():
+    page = load_generator().SLOW_PAGES["family_toggles.md"]()
+    assert (DOCS / "family_toggles.md").read_text(encoding="utf-8") == page, "run: python docs/generate.py --all"

@@ -143,7 +143,14 @@ def rope_per_layer_type():
 
 
 def _read_nested(native):
-    return {"rope_parameters": {kind: live_rope(native.rope_parameters[kind]) for kind in dict.fromkeys(native.layer_types)}}
+    kinds = list(dict.fromkeys(native.layer_types))
+    missing = [kind for kind in kinds if kind not in native.rope_parameters]
+    if missing:
+        raise ValueError(
+            f"{native.model_type}: rope_parameters has no entry for {missing} of layer_types; choose from "
+            f"{list(native.rope_parameters)}"
+        )
+    return {"rope_parameters": {kind: live_rope(native.rope_parameters[kind]) for kind in kinds}}
 
 
 def _write_nested(config):

@@ -350,3 +350,17 @@ def test_refused_native_configs(family, name, changes, reason):
         changes = {**changes, "num_hidden_layers": 4}
     with pytest.raises(ValueError, match=reason):
         config_from_native(native_config(family, name, **changes))
+
+
+def test_layer_types_without_a_rope_of_their_own_are_named():
+    """An error of the config, never a KeyError: whoever asks which families could hold a config goes on to the next."""
+    from hf_variants.convert.config_conversion import can_express
+
+    known = config_from_native(CONFIG_MAPPING["mellum"]())
+    own = ("rope_parameters", "layer_types", "sliding_window", "mlp_layer_types", "no_rope_layers", "num_hidden_layers")
+    keys = {name: getattr(known, name) for name in known.own_fields() if name not in own}
+    assert not can_express("mellum", VariantsConfig(**{**keys, "num_hidden_layers": 2, "attention_chunk_size": 64}))
+    native = CONFIG_MAPPING["mellum"](num_hidden_layers=2)
+    native.layer_types = ["chunked_attention", "full_attention"]
+    with pytest.raises(ValueError, match=r"rope_parameters has no entry for \['chunked_attention'\] of layer_types"):
+        find_family("mellum").read(native)
