@@ -178,8 +178,8 @@ def _kernel(config, plan, batch, heads, query, key, value, output, padded=False)
 
 
 def _has_terms(config):
-    alibi = config.position_embedding_type == "alibi"
-    return alibi or config.attention_sinks or config.attn_logit_softcapping is not None
+    biased = config.position_embedding_type in ("alibi", "relative")
+    return biased or config.attention_sinks or config.attn_logit_softcapping is not None
 
 
 def _needs_mask(config, plan, length):
