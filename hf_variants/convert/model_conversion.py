@@ -105,7 +105,8 @@ def to_native(model, family=None, *, attn_implementation=None):
     found = find_family(native_config.model_type)
     head = head_of_ours(type(model), found)
     state = apply_rules(found.rules(head), _state_without_tied_head(model, config), config, back=True)
-    native = _build(native_class(native_config, head), native_config, state, attn_implementation)
+    cls = native_class(native_config, head)
+    native = _build(cls, native_config, _as_narrow_as(cls, native_config, state, model.dtype), attn_implementation)
     _copy_generation_config(model, native)
     return native
 
@@ -213,6 +214,16 @@ def _in_dtype(state, dtype, cls, config):
         return state
     dtype_of = loaded_dtypes(skeleton(cls, copy.deepcopy(config), dtype), dtype)
     return {name: tensor.to(dtype_of(name)) if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+
+
+def _as_narrow_as(cls, config, state, dtype):
+    """A state dict without the fp32 that ours keeps and `cls` does not (MiniMax-M2's selection bias)."""
+    import torch
+
+    if dtype == torch.float32:
+        return state
+    dtype_of = loaded_dtypes(skeleton(cls, copy.deepcopy(config), dtype), dtype)
+    return {n: t.to(dtype) if t.dtype == torch.float32 and dtype_of(n) == dtype else t for n, t in state.items()}
 
 
 def _build(cls, config, state, attn_implementation):

@@ -109,3 +109,11 @@ def test_families_without_such_weights_cannot_express_them():
     ids = torch.arange(8)[None]
     model(input_ids=ids, labels=ids).loss.backward()
     assert model.model.layers[0].mlp.gate.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "minimax_m2", "glm4_moe", "ernie4_5_moe"])
+def test_in_memory_every_weight_comes_back_in_its_dtype(family, tmp_path):
+    native_model(family, FIRST[family]).to(torch.bfloat16).save_pretrained(tmp_path)
+    native = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    back = to_native(from_native(native)).state_dict()
+    assert all(same_bits(tensor, back[name]) for name, tensor in native.state_dict().items())
