@@ -4,11 +4,15 @@ torchrun --nproc_per_node 2 recipes/pretrain.py --config recipes/pretrain.yaml
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 from hf_variants.jobs import TrainingSpec, pretrain
 from hf_variants.training import load_spec
 
 if __name__ == "__main__":
+    # beside this script lies evaluate.py, which would hide the library of that name
+    sys.path = [path for path in sys.path if Path(path) != Path(__file__).resolve().parent]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", help="recipe (YAML)")
     options, words = parser.parse_known_args()

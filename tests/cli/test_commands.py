@@ -250,3 +250,15 @@ def test_quantize_takes_its_source_and_target_as_plain_words(monkeypatch, capsys
 def test_what_quantize_cannot_do_is_said_before_a_file_is_read(words, message, capsys):
     code, _, error = run(capsys, "quantize", "no-such-source", "no-such-target", *words)
     assert code == 2 and message in error
+
+
+@pytest.mark.parametrize("script", sorted(Path("recipes").glob("*.py")), ids=lambda path: path.stem)
+def test_scripts_do_not_hide_the_library_named_as_one_of_them(script, tmp_path):
+    """Run as Python runs a script: its folder comes first, and evaluate.py lies in it."""
+    before, after = script.read_text().split("    parser = ")
+    probe = tmp_path / script.name
+    (tmp_path / "evaluate.py").write_text("")
+    head = before.split("from hf_variants")[0] + before[before.index("if __name__") :]
+    probe.write_text(f'{head}    from importlib.util import find_spec\n\n    print(find_spec("evaluate").origin)\n')
+    found = subprocess.run([sys.executable, str(probe)], capture_output=True, text=True, check=True).stdout
+    assert found.strip().endswith("__init__.py") and str(tmp_path) not in found
