@@ -63,6 +63,20 @@ def experts_split(model, load_config):
     model._weight_conversions = [entry for entry in model._weight_conversions if entry in given]
 
 
+@contextmanager
+def quantized_as(config, text):
+    """Within it `text` says that its weights are quantized where `config` does: experts are built apart for it."""
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        yield
+        return
+    text.quantization_config = settings
+    try:
+        yield
+    finally:
+        del text.quantization_config
+
+
 def forget_irreversible(model):
     """Drop what a quantizer did to read its own files: it has no inverse and needs none, but saving would ask for one."""
     kept = []

@@ -16,6 +16,7 @@ from transformers.utils.import_utils import is_tracing
 from .configuration_variants_seq2seq import VariantsSeq2SeqConfig
 from .cross_attention import document_mask
 from .decoding import VariantsGenerationMixin
+from .expert_loading import quantized_as
 from .head_model import add_weighted, router_coefs_of, stack_terms
 from .language_head import LanguageHead
 from .losses import IGNORE, DeferredLogits, DeferredOutput, mean_over_step, share_of_step
@@ -105,7 +106,8 @@ class VariantsSeq2SeqModel(VariantsSeq2SeqPreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.encoder, self.decoder = VariantsModel(config.encoder), VariantsModel(config.decoder)
+        with quantized_as(config, config.encoder), quantized_as(config, config.decoder):
+            self.encoder, self.decoder = VariantsModel(config.encoder), VariantsModel(config.decoder)
         self.post_init()
 
     def get_input_embeddings(self):

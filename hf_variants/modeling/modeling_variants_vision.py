@@ -6,7 +6,6 @@ caches count them like any token.
 """
 
 import copy
-from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_variants_vision import VariantsVisionConfig
 from .decoding import VariantsGenerationMixin
+from .expert_loading import quantized_as
 from .gated_cross_attention import GatedCrossAttention, ImageCache
 from .image_inputs import images_per_row, read_images
 from .image_memory import view_images
@@ -174,20 +174,6 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         lengths: tokens of each image among the new tokens, or None where there are none.
         """
         return IMAGE_BLOCKS[self.config.image_attention](self, input_ids, lengths, token_type_ids, past_key_values)
-
-
-@contextmanager
-def quantized_as(config, text):
-    """Within it `text` says that its weights are quantized where `config` does: experts are built apart for it."""
-    settings = getattr(config, "quantization_config", None)
-    if settings is None:
-        yield
-        return
-    text.quantization_config = settings
-    try:
-        yield
-    finally:
-        del text.quantization_config
 
 
 class Call(NamedTuple):

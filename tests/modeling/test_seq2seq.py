@@ -324,3 +324,17 @@ def test_lora_reaches_both_stacks():
     assert all(any(part in name for name in names) for part in parts)
     adapted(**SOURCE, labels=IDS[:, :3]).loss.backward()
     assert adapted.generate(**SOURCE, max_new_tokens=2).shape[0] == 2
+
+
+def test_b20_experts_of_both_stacks_are_loaded_in_4_bits(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    from transformers import BitsAndBytesConfig
+
+    wide = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64, "head_dim": 16}
+    model = build(tiny_pair("moe", "moe", wide))
+    model.save_pretrained(tmp_path)
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    small = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=settings, dtype=torch.float32)
+    kept = [name for name, p in small.named_parameters() if p.dim() > 1 and p.dtype != torch.uint8]
+    assert all("embed_tokens" in name or name.endswith(("mlp.gate.weight", "lm_head.weight")) for name in kept)
+    assert small.generate(**SOURCE, max_new_tokens=2).shape[0] == 2
