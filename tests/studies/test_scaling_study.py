@@ -155,7 +155,7 @@ def test_the_shipped_runs_give_the_shipped_law():
 def test_killed_and_started_again(finished, tmp_path):
     root, result, _ = finished
     given = mapping(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(given))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
     command = [sys.executable, "-m", "hf_variants.cli", "scaling", "study", str(tmp_path / "recipe.yaml")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
     first = tmp_path / "out/runs/small/seed-0/1280-tokens"
