@@ -28,8 +28,8 @@ def sections(spec, arguments, result, log, curve):
     how = f"the final model wrote all {held_out['examples']:,} held-out targets; {_how_written(spec)}"
     cards = [
         ("exact match, held out", f"{held_out['exact_match']:.1%}", f"training pairs {result['training']['exact_match']:.1%}"),
-        ("BLEU", f"{held_out['bleu']:.1f}", held_out["bleu_signature"]),
-        ("chrF", f"{held_out['chrf']:.1f}", held_out["chrf_signature"]),
+        ("BLEU", f"{held_out['bleu']:.2f}", held_out["bleu_signature"]),
+        ("chrF", f"{held_out['chrf']:.2f}", held_out["chrf_signature"]),
         ("training", f"{result['seconds']:,.0f} s", f"{result['steps']:,} steps, {result['parameters']:,} parameters"),
     ]
     blocks = [Cards(cards, how), _measures(result)]

@@ -238,7 +238,7 @@ def measure(trainer, spec, train, held_out, announce):
     found["eval_loss"] = trainer.evaluate()["eval_loss"]
     values = found["held_out"]
     announce(
-        f"held-out: exact match {values['exact_match']:.1%}, BLEU {values['bleu']:.1f}, chrF {values['chrf']:.1f} on "
+        f"held-out: exact match {values['exact_match']:.1%}, BLEU {values['bleu']:.2f}, chrF {values['chrf']:.2f} on "
         f"{values['examples']:,} pairs; training pairs: exact match {found['training']['exact_match']:.1%}"
     )
     return found
