@@ -360,7 +360,7 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
         return super()._prepare_text_encoder_decoder_kwargs_for_generation(inputs_tensor, model_kwargs, *args, **kwargs)
 
     def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, **kwargs):
-        """As transformers'; a compiled cache also gets the masks of the decoder, {layer type: boolean 4D mask}."""
+        """As transformers'; a compiled cache also gets positions and masks of the decoder, {layer type: boolean 4D mask}."""
         padding, positions = kwargs.get("decoder_attention_mask"), kwargs.get("decoder_position_ids")
         fixed = past_key_values is not None and past_key_values.is_compileable
         if fixed and self.generator.reader.boundary is not None:
@@ -375,7 +375,12 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
             tokens, cache = inputs["decoder_input_ids"], past_key_values.self_attention_cache
             shape = torch.empty((*tokens.shape, 0), dtype=self.dtype, device=tokens.device)
             sequence = self.generator.reader.peek(shape, padding, positions, cache)
-            inputs["decoder_attention_mask"] = self.generator.masks_of(sequence, cache)
+            if padding is not None and tokens.shape[1] > 1:
+                # masks that are made already would hide from the stack where its pads are, and so its positions
+                inputs["decoder_attention_mask"] = padding
+            else:
+                inputs["decoder_attention_mask"] = self.generator.masks_of(sequence, cache)
+                inputs["decoder_position_ids"] = sequence.position_ids
         return inputs
 
 

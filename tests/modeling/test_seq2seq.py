@@ -71,6 +71,28 @@ def test_strategies_give_the_same_with_and_without_a_cache(name, strategy):
     assert torch.equal(*found)
 
 
+# a compiled cache refuses LongRoPE
+@pytest.mark.parametrize("name", [name for name in PAIRS if name != "token types"])
+def test_prompts_of_the_decoder_padded_on_the_left_write_what_they_write_alone(name):
+    model, prompts = build(pair(name)), [draw_ids(1, 4, seed=9), draw_ids(1, 2, seed=10)]
+    for prompt in prompts:
+        prompt[:, 0] = model.config.decoder_start_token_id
+    padded = torch.cat((prompts[0], torch.nn.functional.pad(prompts[1], (2, 0), value=5)))
+    shown = torch.tensor([[1] * 4, [0, 0, 1, 1]])
+    more = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    alone = [
+        model.generate(input_ids=IDS[row : row + 1], attention_mask=REAL[row : row + 1], decoder_input_ids=prompt, **more)
+        for row, prompt in enumerate(prompts)
+    ]
+    for cache in ({}, {"use_cache": False}, {"cache_implementation": "static", "disable_compile": True}):
+        both = model.generate(**SOURCE, decoder_input_ids=padded, decoder_attention_mask=shown, **more, **cache)
+        for row, one in enumerate(alone):
+            for step, (found, wanted) in enumerate(zip(both.logits, one.logits, strict=False)):
+                assert far(found[row], wanted[0]) < 3e-5 * max(1.0, wanted.abs().max().item()), (cache, row, step)
+            written = one.sequences[0, prompts[row].shape[1] :]
+            assert torch.equal(both.sequences[row, 4 : 4 + len(written)], written), (cache, row)
+
+
 def test_drafts_from_the_prompt_do_not_change_what_is_generated():
     model, source = build(pair("windows")), {"input_ids": IDS[:1]}
     plain = model.generate(**source, max_new_tokens=10, do_sample=False)
