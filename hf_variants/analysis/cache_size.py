@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from hf_variants.modeling.layer_plan import cross_plan
 
+from .counts import check_row
+
 
 @dataclass(frozen=True)
 class CacheSize:
@@ -110,7 +112,8 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_leng
     `CACHES`; the bytes of one more token say nothing of a static one, which has them already.
 
     Raises:
-        ValueError: for a negative length, a batch or dtype size that is not above zero, or a cache that `check_cache` refuses.
+        ValueError: for a negative length or one beyond a learned table of positions, a batch or dtype size that is not above
+            zero, or a cache that `check_cache` refuses.
     """
     check_cache(config.stacks[-1], cache)
     config = config.stacks[-1]
@@ -119,6 +122,7 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_leng
     for name, value, least in (("length", length, 0), ("batch_size", batch_size, 1), ("encoder_length", states, 0)):
         if value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
+    check_row(config, length)
     if dtype_bytes <= 0:
         raise ValueError(f"dtype_bytes={dtype_bytes} must be greater than zero; 2 for bf16, 4 for fp32")
     plans = config.layer_plan() if config.is_causal else ()

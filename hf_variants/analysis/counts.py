@@ -222,6 +222,16 @@ def positions_size(config):
     return rows * config.table_width if config.position_embedding_type == "learned" else 0
 
 
+def check_row(config, length, name="length"):
+    """Raise ValueError for a row that is longer than a learned table of positions, which the model refuses too."""
+    limit = config.max_position_embeddings
+    if config.position_embedding_type == "learned" and length > limit:
+        raise ValueError(
+            f"{name}={length} lies beyond the learned table of max_position_embeddings={limit}, where the model refuses; give "
+            f"at most {limit}"
+        )
+
+
 def outer_sizes(config):
     """Sizes of what stands outside the layers: (before, after)."""
     hidden, width = config.hidden_size, config.table_width

@@ -12,6 +12,7 @@ from hf_variants.modeling.layer_plan import cross_plan
 from .cache_size import cached_tokens
 from .counts import (
     Size,
+    check_row,
     distinct_layers,
     embedding_projection_size,
     latent_expansion_size,
@@ -105,7 +106,7 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
         latent: a key of `LATENT_FORMS`, for MLA alone; None is what the models do: expanded in prefill, absorbed in decode.
 
     Raises:
-        ValueError: for a length below 1, or an unknown mode, `pairs` or `latent`.
+        ValueError: for a length below 1 or beyond a learned table of positions, or an unknown mode, `pairs` or `latent`.
     """
     length = config.max_position_embeddings if length is None else length
     if length < 1:
@@ -113,6 +114,7 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
     for name, value, known in (("mode", mode, MODES), ("pairs", pairs, PAIRS), ("latent", latent, (None, *LATENT_FORMS))):
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown; choose from {list(known)}")
+    check_row(config.stacks[-1], length)
     absorbed = mode == "decode" if latent is None else latent == "absorbed"
     states = length if encoder_length is None else encoder_length
     if len(config.stacks) > 1:
@@ -141,6 +143,7 @@ def flops_per_token(config, length=None, mode="prefill", pairs="visible", latent
 def _flops_of_pair(config, length, mode, pairs, latent, states):
     decoder = flops_per_token(config.decoder, length, mode, pairs, latent, states)
     parts = {f"decoder_{part}": flops for part, flops in decoder.parts.items()}
+    check_row(config.encoder, states, "encoder_length")
     if mode == "prefill" and states:
         encoder = flops_per_token(config.encoder, states, mode, pairs, latent).parts
         kept = {part: flops for part, flops in encoder.items() if part not in ("lm_head", "head_transform")}

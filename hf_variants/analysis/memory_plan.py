@@ -15,7 +15,7 @@ import math
 
 from .activations import PRECISIONS, Batch, layer_memory, outer_memory
 from .cache_size import kv_cache_bytes
-from .counts import count_parameters
+from .counts import check_row, count_parameters
 from .parameter_shares import layer_shares, outer_shares
 
 PURPOSES = ("train", "generate")
@@ -64,7 +64,8 @@ def plan_memory(
         checkpointing: activation checkpointing of every layer.
         accumulation: micro-batches per optimizer step; from 2 on gradients lie there during the forward pass.
         devices: all of them. Data-parallel ranks are devices / tensor_parallel.
-        sharding: a key of `SHARDINGS`; None is `none` on one device and `fsdp` on several.
+        sharding: a key of `SHARDINGS`; None is `none` where no data-parallel ranks are left, otherwise `fsdp` for training and
+            `ddp` for generating, which has neither gradients nor optimizer to divide and takes `none`, `ddp` or `fsdp`.
         tensor_parallel, expert_parallel: devices that share a layer's heads and channels, or its routed experts. Experts are
             laid out over all devices, so expert_parallel must divide them and be a multiple of tensor_parallel.
         memory: bytes of a device, to be told whether it fits in `USABLE` of them.
@@ -82,13 +83,14 @@ def plan_memory(
 
     config = read_config(source)
     length = config.max_position_embeddings if length is None else length
-    sharding = ("none" if devices == 1 else "fsdp") if sharding is None else sharding
+    sharding = _usual_sharding(purpose, devices, tensor_parallel) if sharding is None else sharding
     settings = {
         **{"purpose": purpose, "length": length, "rows": rows, "dtype": dtype, "optimizer": optimizer},
         **{"checkpointing": checkpointing, "accumulation": accumulation, "devices": devices, "sharding": sharding},
         **{"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel, "memory": memory, "device": device},
     }
     _check(config, settings)
+    check_row(config, length)
     layout = _Layout(config, settings)
     phases = (_training if purpose == "train" else _generating)(config, settings, layout)
     phases = [{"phase": name, "bytes": int(sum(parts.values())), "parts": _whole(parts)} for name, parts in phases]
@@ -102,6 +104,12 @@ def plan_memory(
         "peak": peak,
         "fits": None if memory is None else peak["bytes"] <= USABLE * memory,
     }
+
+
+def _usual_sharding(purpose, devices, tensor_parallel):
+    if devices in (1, tensor_parallel):
+        return "none"
+    return "fsdp" if purpose == "train" else "ddp"
 
 
 def fewest_devices(source, limit=1 << 14, **options):
@@ -169,7 +177,12 @@ def _check_generating(config, settings):
         raise ValueError("purpose='generate' needs a decoder, and is_causal=False; plan an encoder with purpose='train'")
     if settings["dtype"] == "mixed":
         raise ValueError("dtype='mixed' is a way of training; purpose='generate' takes 'float32' or 'bfloat16'")
-    for name, usual in (("checkpointing", False), ("accumulation", 1)):
+    if settings["sharding"] in ("zero1", "zero2"):
+        raise ValueError(
+            f"sharding={settings['sharding']!r} divides gradients and optimizer states, which purpose='generate' has none of; "
+            "choose 'none', 'ddp' or 'fsdp'"
+        )
+    for name, usual in (("checkpointing", False), ("accumulation", 1), ("optimizer", "adamw")):
         if settings[name] != usual:
             raise ValueError(f"{name}={settings[name]!r} means nothing to purpose='generate'; leave it out")
 
@@ -236,6 +249,8 @@ class _Layout:
     def communication(self):
         if self.data == 1 or self.sharding == "none":
             return 0
+        if self.settings["purpose"] == "generate":
+            return self._gathered() if self.sharding == "fsdp" else 0
         if self.sharding == "ddp":
             return self.gradients
         largest = max(self.whole_gradients_of(layer) for layer in self.layers)

@@ -11,10 +11,10 @@ _UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**
 
 def parse_bytes(text):
     """`80GB`, `24 GiB` or a number of bytes as an integer. Raises ValueError for anything else."""
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?\s*", str(text), flags=re.IGNORECASE)
+    found = re.fullmatch(r"\s*([0-9.]+(?:e\+?[0-9]+)?)\s*([kmgt]?i?)b?\s*", str(text), flags=re.IGNORECASE)
     try:
         return int(float(found[1]) * _UNITS[found[2].lower()])
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise ValueError(f"memory={text!r} is no size; write such as 80GB, 24GiB or a number of bytes") from None
 
 

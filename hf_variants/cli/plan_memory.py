@@ -33,7 +33,7 @@ def plan_memory(
     accumulation: Annotated[int, typer.Option(help="Micro-batches per optimizer step.")] = 1,
     devices: Annotated[int, typer.Option(help="All of them.")] = 1,
     sharding: Annotated[
-        list[str] | None, typer.Option(help="ddp, zero1, zero2, fsdp; may be given several times. Default: all of them.")
+        list[str] | None, typer.Option(help="ddp, zero1, zero2, fsdp; several times. Default: all of them; generate: ddp.")
     ] = None,
     tensor_parallel: Annotated[int, typer.Option(help="Devices that share the heads and channels of a layer.")] = 1,
     expert_parallel: Annotated[int, typer.Option(help="Devices that share the routed experts.")] = 1,
@@ -56,10 +56,8 @@ def plan_memory(
         **{"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel},
         "memory": None if memory is None else parse_bytes(memory),
     }
-    several = devices > tensor_parallel if isinstance(devices, int) else False
-    shardings = sharding or (["ddp", "zero1", "zero2", "fsdp"] if several and purpose == "train" else ["none"])
-    if purpose == "generate" and several and not sharding:
-        shardings = ["ddp"]
+    all_of_them = ["ddp", "zero1", "zero2", "fsdp"] if devices > tensor_parallel and purpose == "train" else [None]
+    shardings = list(dict.fromkeys(sharding or all_of_them))
     both = [False, True] if checkpointing is None and purpose == "train" else [bool(checkpointing)]
     plans = [plan_config(config, sharding=kind, checkpointing=each, **options) for kind in shardings for each in both]
     if plot:

@@ -37,6 +37,7 @@ def profile_cache(
     check_plot(plot)
     if new_tokens is not None and not measure:
         raise ValueError(f"--new-tokens {new_tokens} is decoded by --measure alone; add it or leave the number out")
+    new_tokens = 32 if new_tokens is None else new_tokens
     from ..analysis.describe import human_bytes
     from ..convert.config_source import read_config
     from ..evaluation.cache_profile import count_cache, decoder_of, measure_cache
@@ -53,7 +54,7 @@ def profile_cache(
         for profile, config in zip(profiles, configs.values(), strict=True):
             if not as_json:
                 announce(f"measuring {profile.name}")
-            measure_cache(profile, config, new_tokens or 32)
+            measure_cache(profile, config, new_tokens)
     if plot:
         from ..report.cache_plot import plot_caches
 

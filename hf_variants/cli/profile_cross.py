@@ -48,7 +48,7 @@ def profile_cross(
         for profile, config in zip(profiles, configs.values(), strict=True):
             if not as_json:
                 announce(f"measuring {profile.name}")
-            measure_cross(profile, config, new_tokens or 16)
+            measure_cross(profile, config, 16 if new_tokens is None else new_tokens)
     if plot:
         from ..report.cross_plot import plot_cross
 

@@ -19,17 +19,16 @@ def quality_of_quantization(
     calibration: Annotated[
         str | None, typer.Option(help="Text file on which inputs are taken; without, weights alone.")
     ] = None,
-    window: Annotated[int, typer.Option(help="Tokens per row of the text.")] = 512,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of the text.")] = 8192,
+    window: Annotated[int | None, typer.Option(help="Tokens per row of the text; default 512.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens of the text; default 8192.")] = None,
     worst: Annotated[int, typer.Option(help="How many Linears to name, those with the largest errors first.")] = 8,
     plot: Annotated[str | None, typer.Option(help="Write the figure to this .png, .svg or .pdf file.")] = None,
     as_json: Json = False,
 ):
     """Per-layer error of a quantized checkpoint: relative norm and signal-to-noise of weights, and of outputs on text."""
     check_plot(plot)
-    for name, value in (("window", window), ("max-tokens", max_tokens), ("worst", worst)):
-        if value < 1:
-            raise ValueError(f"--{name} {value} must be at least 1")
+    if worst < 1:
+        raise ValueError(f"--worst {worst} must be at least 1")
     from rich.progress import Progress
 
     from ..jobs.quantization_quality import measure_quality

@@ -22,8 +22,8 @@ def read_config(source, **overrides):
         overrides: keys of VariantsConfig to replace.
 
     Raises:
-        ValueError: where no config is found or it is malformed, for a native config that cannot be converted (naming the
-            nearest families), and for overrides that the config refuses.
+        ValueError: where no config is found, two may be meant or it is malformed, for a native config that cannot be converted
+            (naming the nearest families), and for overrides that the config refuses.
     """
     if hasattr(source, "layer_plan"):
         return _ours({**_own_keys(source), **overrides}) if overrides else source
@@ -32,7 +32,7 @@ def read_config(source, **overrides):
     if hasattr(source, "to_diff_dict"):
         return _converted(source, overrides)
     name = str(source)
-    keys = preset_keys(name) if name in list_presets() else _read_keys(name)
+    keys = preset_keys(name) if _is_preset(name) else _read_keys(name)
     model_type = keys.get("model_type", "variants")
     if model_type == "variants":
         return _ours({**keys, **overrides})
@@ -52,7 +52,7 @@ def read_any_config(source, **overrides):
     """
     if getattr(source, "model_type", None) == _IMAGES:
         return _seeing(source.to_dict(), overrides) if overrides else source
-    if isinstance(source, (str, Path)) and str(source) not in list_presets():
+    if isinstance(source, (str, Path)) and not _is_preset(str(source)):
         keys = _read_keys(str(source))
         if keys.get("model_type") == _IMAGES:
             return _seeing(keys, overrides)
@@ -126,6 +126,15 @@ def _converted(native, overrides):
     if found.two_stacks:
         return _pair(found.read(native), overrides)
     return _ours({**found.read(native), **overrides})
+
+
+def _is_preset(name):
+    """Whether a preset has this name. Raises ValueError where a file or folder here has it too, for which of them is meant?"""
+    if name not in list_presets():
+        return False
+    if Path(name).exists():
+        raise ValueError(f"{name!r} is a preset and also a path here; write './{name}' for the path, or run elsewhere")
+    return True
 
 
 def _read_keys(name):

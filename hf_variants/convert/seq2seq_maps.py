@@ -17,9 +17,15 @@ STACKS = ("encoder", "decoder")
 RATES = ("attention_dropout", "embedding_dropout", "activation_dropout", "final_dropout")
 
 
+def _read_start(native):
+    # some native configs have the attribute only where a file names it; ours says what it is for
+    return {"decoder_start_token_id": getattr(native, "decoder_start_token_id", None)}
+
+
 def joined(*rules):
     """What every encoder-decoder here says of the whole, and `rules`."""
-    return [Same("use_cache"), SpecialTokens(), Key("decoder_start_token_id", "decoder_start_token_id"), *rules]
+    start = Both(_read_start, lambda config: {"decoder_start_token_id": config.decoder_start_token_id})
+    return [Same("use_cache"), SpecialTokens(), start, *rules]
 
 
 # ---- T5 ----

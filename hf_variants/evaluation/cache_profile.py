@@ -14,6 +14,8 @@ from ..analysis.cache_size import SCALE_BYTES, cached_numbers_per_token, check_c
 from ..modeling.layer_plan import cross_plan
 from .speed import decoding_speed
 
+MEASURED_IN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
 
 @dataclass
 class CacheProfile:
@@ -113,11 +115,20 @@ def measure_cache(profile, config, new_tokens=32, repeats=3, seed=0):
     """Fill `measured_bytes` and `tokens_per_second` of a profile with a model of random weights; returns the profile.
 
     Raises:
-        ValueError: for a config whose positions end before `length` + `new_tokens`.
+        ValueError: for a config whose positions end before `length` + `new_tokens`, fewer than 2 new tokens, or a dtype in
+            which no model is run.
     """
     from ..modeling.modeling_variants import VariantsForCausalLM
 
     config = decoder_of(config)
+    kind = getattr(torch, profile.dtype)
+    if kind not in MEASURED_IN:
+        raise ValueError(
+            f"{profile.name}: no model runs in dtype={profile.dtype!r}, so it is counted, not measured; choose from "
+            f"{[str(each).removeprefix('torch.') for each in MEASURED_IN]}"
+        )
+    if new_tokens < 2:
+        raise ValueError(f"{profile.name}: new_tokens={new_tokens} must be at least 2, for a speed is taken between tokens")
     needed = profile.length + new_tokens
     if config.max_position_embeddings < needed:
         raise ValueError(
@@ -125,7 +136,7 @@ def measure_cache(profile, config, new_tokens=32, repeats=3, seed=0):
             f"tokens, {profile.length} + {new_tokens}; give a shorter length"
         )
     torch.manual_seed(seed)
-    model = VariantsForCausalLM(config).to(getattr(torch, profile.dtype)).eval()
+    model = VariantsForCausalLM(config).to(kind).eval()
     ids = torch.randint(config.vocab_size, (profile.batch_size, profile.length))
     states = {}
     if config.add_cross_attention:

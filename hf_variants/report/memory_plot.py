@@ -1,5 +1,6 @@
-"""Memory plans of one config as stacked bars, with the memory of the device as a line."""
+"""Memory plans of one config as stacked bars, with what a plan may take of a device as a line."""
 
+from hf_variants.analysis.memory_plan import USABLE
 from hf_variants.analysis.memory_table import PARTS, plan_name
 
 from .plot_file import save_plot
@@ -26,7 +27,8 @@ def plot_memory(plans, path, title=""):
             axes.text(place, total, f"{total:.3g}", ha="center", va="bottom", fontsize=9)
         memory = plans[0]["settings"]["memory"]
         if memory is not None:
-            axes.axhline(memory / 1e9, color="#4D4D4D", linewidth=1, linestyle="--", label="memory of a device")
+            label = f"{USABLE:.0%} of a device"
+            axes.axhline(USABLE * memory / 1e9, color="#4D4D4D", linewidth=1, linestyle="--", label=label)
         axes.set_xticks(range(len(plans)), names, fontsize=8)
         settings = plans[0]["settings"]
         axes.set(ylabel="GB on each device")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .checks import positive
 from .laws import ScalingLaw
 
 _NAMES = ("A", "B", "E", "alpha", "beta")
@@ -17,6 +18,8 @@ _NAMES = ("A", "B", "E", "alpha", "beta")
 _GRID = ((0, 5, 10, 15, 20, 25), (0, 5, 10, 15, 20, 25), (-1, -0.5, 0, 0.5, 1), (0.1, 0.5, 1, 1.5, 2), (0.1, 0.5, 1, 1.5, 2))
 _POLISHED = 8
 LEAST_RUNS = 6
+# percentiles of a single resampled fit would be an interval without width
+LEAST_RESAMPLED = 2
 
 
 @dataclass
@@ -94,9 +97,10 @@ def fit_law(runs, delta=1e-3, bootstrap=200, confidence=0.95, seed=0, progress=N
         `FittedLaw`.
 
     Raises:
-        ValueError: for too few or too uniform runs (saying how many are needed).
+        ValueError: for too few or too uniform runs (saying how many are needed), and for numbers out of range.
     """
     check_runs(runs)
+    _check_numbers(delta, bootstrap, confidence)
     n, d, loss = (torch.tensor([getattr(run, name) for run in runs], dtype=torch.float64).log() for name in
                   ("parameters", "tokens", "loss"))  # fmt: skip
     best, objective = _fit_grid(n, d, loss, delta)
@@ -124,6 +128,16 @@ def check_runs(runs):
         different = len({getattr(run, name) for run in runs})
         if different < 3:
             raise ValueError(f"a fit needs at least 3 different {name} ({symbol}) to tell its term from E; got {different}")
+
+
+def _check_numbers(delta, bootstrap, confidence):
+    positive("delta", delta)
+    if isinstance(bootstrap, bool) or not isinstance(bootstrap, int) or bootstrap < 0 or 0 < bootstrap < LEAST_RESAMPLED:
+        raise ValueError(
+            f"bootstrap={bootstrap!r} must be 0, for no intervals, or a whole number of at least {LEAST_RESAMPLED}"
+        )
+    if positive("confidence", confidence, most=1) == 1:
+        raise ValueError(f"confidence={confidence!r} must be less than 1; 0.95 is usual")
 
 
 def _objective(theta, n, d, loss, delta):

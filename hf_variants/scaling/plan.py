@@ -79,7 +79,7 @@ def plan_training(
         config: `VariantsConfig` to plan for instead of a bare size.
 
     Raises:
-        ValueError: for contradicting or absurd numbers.
+        ValueError: for contradicting or absurd numbers, and a config that is no decoder.
     """
     fitted, law = (law, law.law) if isinstance(law, FittedLaw) else (None, law)
     if sum(value is not None for value in (parameters, tokens, config)) > 1:
@@ -190,6 +190,11 @@ def _batch(batch_tokens, guides, sequence_length):
 def _exact(config, length):
     from ..analysis import count_parameters, flops_per_token
 
+    if len(config.stacks) > 1 or not config.is_causal:
+        kind = "an encoder-decoder" if len(config.stacks) > 1 else "an encoder (is_causal=False)"
+        raise ValueError(
+            f"config is {kind}, and the laws are of the next-token loss of decoders; give parameters alone, or a decoder"
+        )
     counts = count_parameters(config)
     forward = flops_per_token(config, length).total
     return {

@@ -141,5 +141,11 @@ def test_command_line(tmp_path, capsys):
     assert code == 2 and "num_hidden_layers" in err
     code, _, err = command(capsys, "llama-3-8b", "--new-tokens", "4")
     assert code == 2 and "--measure alone" in err
+    for number in ("0", "1", "-3"):
+        code, _, err = command(capsys, words[0], "--measure", "--length", "8", "--new-tokens", number)
+        assert code == 2 and f"new_tokens={number} must be at least 2" in err
+    for kind in ("float8_e4m3fn", "float8_e5m2"):
+        code, _, err = command(capsys, words[0], "--measure", "--length", "8", "--dtype", kind)
+        assert code == 2 and f"no model runs in dtype='{kind}'" in err
     code, _, err = command(capsys, "llama-3-8b", "--dtype", "int8")
     assert code == 2 and "choose such as bfloat16" in err

@@ -9,6 +9,7 @@ from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM
 from hf_variants.analysis import count_parameters, fewest_devices, plan_memory
 from hf_variants.analysis.activations import Batch, layer_memory, outer_memory
 from hf_variants.analysis.memory_table import parse_bytes
+from hf_variants.convert.config_source import read_config
 from hf_variants.training.muon import hidden_matrices
 from tests.variants import BASE, ENCODERS, TOGGLES, tiny
 
@@ -200,6 +201,13 @@ def test_the_fewest_devices():
         ({"devices": 4, "expert_parallel": 4}, "needs routed experts"),
         ({"purpose": "generate"}, "dtype='mixed' is a way of training"),
         ({"purpose": "generate", "dtype": "bfloat16", "checkpointing": True}, "means nothing to purpose='generate'"),
+        ({"purpose": "generate", "dtype": "bfloat16", "accumulation": 2}, "accumulation=2 means nothing to"),
+        ({"purpose": "generate", "dtype": "bfloat16", "optimizer": "muon"}, "optimizer='muon' means nothing to"),
+        (
+            {"purpose": "generate", "dtype": "bfloat16", "devices": 4, "sharding": "zero1"},
+            "sharding='zero1' divides gradients",
+        ),
+        ({"purpose": "generate", "dtype": "bfloat16", "devices": 4, "sharding": "zero2"}, "choose 'none', 'ddp' or 'fsdp'"),
     ],
 )
 def test_what_cannot_be_planned(options, match):
@@ -220,9 +228,29 @@ def test_what_a_model_cannot_divide():
         plan_memory("bert-base", purpose="generate", dtype="bfloat16")
 
 
+def test_generating_on_several_devices():
+    plan = lambda model="llama-3-8b", **options: plan_memory(  # noqa: E731
+        model, purpose="generate", dtype="bfloat16", length=64, **options
+    )
+    one, copies, divided = plan(), plan(devices=4), plan(devices=4, sharding="fsdp")
+    assert copies["settings"]["sharding"] == "ddp" and copies["phases"] == one["phases"]
+    assert divided["held"]["weights"] == one["held"]["weights"] // 4
+    # two blocks and the tables, whole, and no gradient of anything
+    parts = count_parameters(read_config("llama-3-8b")).parts
+    layers = parts["attention"] + parts["dense_mlp"] + parts["norms"] - 4096
+    expected = 2 * (2 * layers // 32 + parts["embedding"] + parts["lm_head"] + 4096)
+    assert all(phase["parts"]["communication"] == expected for phase in divided["phases"])
+    tensor = plan(devices=4, tensor_parallel=4)
+    assert tensor["settings"]["sharding"] == "none" and "communication" not in tensor["peak"]["parts"]
+    experts = plan("mixtral-8x7b", devices=8, expert_parallel=8)
+    whole = plan("mixtral-8x7b")["held"]["weights"]
+    assert experts["held"]["weights"] == whole - count_parameters(read_config("mixtral-8x7b")).parts["experts"] * 2 * 7 // 8
+
+
 def test_sizes_as_people_write_them():
     assert parse_bytes("80GB") == 80e9 and parse_bytes("24 GiB") == 24 * 2**30 and parse_bytes("1000") == 1000
-    for text in ("much", "1.2.3GB", "-3GB", "5 XB"):
+    assert parse_bytes("80e9") == 80e9
+    for text in ("much", "1.2.3GB", "1e", "1e400", "-3GB", "5 XB"):
         with pytest.raises(ValueError, match="is no size"):
             parse_bytes(text)
 
@@ -248,6 +276,9 @@ def test_command_line(tmp_path, capsys):
     assert code == 0 and "8 share each layer's experts" in " ".join(out.split())
     code, out, _ = command(capsys, "llama-3-8b", "--purpose", "generate", "--rows", "2")
     assert code == 0 and "cache" in out
+    code, out, _ = command(capsys, "llama-3-8b", "--purpose", "generate", "--devices", "4", "--length", "64", "--json")
+    options = {"purpose": "generate", "dtype": "bfloat16", "devices": 4, "length": 64}
+    assert code == 0 and json.loads(out) == [plan_memory("llama-3-8b", **options)]
     for words, text in (
         (["llama-3-8b", "--memory", "lots"], "is no size"),
         (["llama-3-8b", "--rows", "-1"], "rows=-1"),

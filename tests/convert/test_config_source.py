@@ -8,6 +8,7 @@ from transformers import CONFIG_MAPPING, LlamaConfig
 
 from hf_variants import VariantsConfig
 from hf_variants.convert import config_from_native, config_to_native, family_names, find_family, read_config
+from hf_variants.convert.config_source import read_any_config
 from hf_variants.convert.meaning import differences
 from hf_variants.presets import load_preset, preset_keys
 
@@ -116,3 +117,28 @@ def test_a_whole_number_is_written_whether_it_is_1_or_1_0(name, number):
         if annotation in (float, float | None) and value is not None and float(value).is_integer():
             setattr(config, field, number(value))
     assert config_to_native(config, name).model_type == name
+
+
+@pytest.mark.parametrize("model_type", ["t5", "bart"])
+def test_an_encoder_decoder_without_a_start_token_says_what_is_missing(model_type, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "decoder_start_token_id": None}))
+    with pytest.raises(ValueError, match="decoder_start_token_id=None"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "decoder_start_token_id": 0}))
+    assert read_config(tmp_path).decoder_start_token_id == 0
+
+
+def test_a_t5_config_that_names_no_start_token(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(ValueError, match="decoder_start_token_id=None"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("read", [read_config, read_any_config])
+def test_a_path_with_the_name_of_a_preset_is_no_guess(read, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read("gpt2").hidden_size == 768
+    VariantsConfig(hidden_size=64, num_attention_heads=4).save_pretrained("gpt2")
+    with pytest.raises(ValueError, match=r"'gpt2' is a preset and also a path here; write './gpt2'"):
+        read("gpt2")
+    assert read("./gpt2").hidden_size == 64

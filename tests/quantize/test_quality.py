@@ -151,5 +151,12 @@ def test_command_line(tmp_path, capsys):
     assert code == 0 and "largest errors" in out and "layer 1" in out
     code, _, err = command(capsys, full, small, "--worst", "0")
     assert code == 2 and "--worst 0" in err
+    for name in ("window", "max-tokens"):
+        code, _, err = command(capsys, full, small, f"--{name}", "64")
+        assert code == 2 and f"{name.replace('-', '_')}=64 is of the text" in err
+    (tmp_path / "text.txt").write_text("In the beginning\n\nwas a word.\n")
+    for words in (("--window", "0"), ("--window", "64", "--max-tokens", "32"), ("--max-tokens", "-1")):
+        code, _, err = command(capsys, full, small, "--calibration", tmp_path / "text.txt", *words)
+        assert code == 2 and "must hold a row of window=" in err
     code, _, err = command(capsys, full, full)
     assert code == 2 and "is not quantized" in err

@@ -120,3 +120,14 @@ def test_bad_runs_are_named(tmp_path, name, text, match):
 def test_missing_file():
     with pytest.raises(ValueError, match="is not a file"):
         read_runs("nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"delta": 0}, {"delta": -1}, {"delta": float("nan")}, {"bootstrap": -1}, {"bootstrap": 1}, {"bootstrap": 2.5}]
+    + [{"confidence": 0}, {"confidence": 1}, {"confidence": 95}],
+)
+def test_numbers_that_no_fit_has(options):
+    (name, value), *_ = options.items()
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        fit_law(runs_of(PUBLISHED["besiroglu2024"]), **options)

@@ -7,6 +7,7 @@ import pytest
 
 from hf_variants import cli
 from hf_variants.analysis import count_parameters, flops_per_token
+from hf_variants.convert.config_source import read_config
 from hf_variants.presets import load_preset
 from hf_variants.scaling import PUBLISHED, Budget, effective_tokens, hyperparameter_guides, plan_training
 
@@ -103,6 +104,12 @@ def test_experts_are_planned_with_active_parameters_and_say_so():
     plan = plan_training(LAW, Budget.of(flops=1e23), config=load_preset("mixtral-8x7b"))
     assert plan.exact["total_parameters"] > 3 * plan.exact["active_parameters"]
     assert any("mixture of experts" in text for text in plan.warnings)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "t5-small"])
+def test_laws_of_decoders_say_nothing_of_other_models(name):
+    with pytest.raises(ValueError, match="next-token loss of decoders"):
+        plan_training(LAW, Budget.of(flops=1e21), config=read_config(name))
 
 
 def test_guides_follow_their_power_laws():
