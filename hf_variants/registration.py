@@ -15,10 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoProcessor,
 )
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from .modeling import modeling_variants as models
 from .modeling.modeling_image_encoder import VariantsImageEncoder
@@ -60,8 +57,6 @@ def register():
     register_awq()
     if write_card not in AFTER_SAVE:
         AFTER_SAVE.append(write_card)
-    # the Trainer shifts labels under label smoothing for the causal models that this table names
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["variants"] = "VariantsForCausalLM"
 
 
 def write_card(model, directory, repo_id):

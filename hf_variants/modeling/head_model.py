@@ -59,6 +59,17 @@ def add_weighted(loss, terms, coefs, share):
     return loss
 
 
+def warn_of_kept_labels(coefs, num_items_in_batch):
+    """Log, once, that a Trainer takes its loss from the logits, without the router losses of `coefs`."""
+    if num_items_in_batch is None:
+        return
+    logger.warning_once(
+        "the Trainer keeps the labels to itself (label_smoothing_factor or compute_loss_func), so the loss lacks "
+        f"{list(coefs)}: in compute_loss_func, add them from the output with output_router_logits=True, or balance by "
+        "router_balance='bias'"
+    )
+
+
 class VariantsHeadModel(VariantsPreTrainedModel):
     """A stack with a head: runs the stack, and adds the routers' terms to a training loss.
 
@@ -85,12 +96,8 @@ class VariantsHeadModel(VariantsPreTrainedModel):
         if self.training and self.router_coefs:
             if labelled:
                 kwargs = {**kwargs, "output_router_logits": True}
-            elif num_items_in_batch is not None:
-                logger.warning_once(
-                    "the Trainer keeps the labels to itself (label_smoothing_factor or compute_loss_func), so the loss lacks "
-                    f"{list(self.router_coefs)}: in compute_loss_func, add them from the output with "
-                    "output_router_logits=True, or balance by router_balance='bias'"
-                )
+            else:
+                warn_of_kept_labels(self.router_coefs, num_items_in_batch)
         return self.model(**kwargs)
 
     def router_terms(self, router_logits, attention_mask):

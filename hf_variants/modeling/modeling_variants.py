@@ -6,6 +6,7 @@ however it is cut, and adds the routers' balance terms in training only; evaluat
 
 import torch
 from transformers.cache_utils import Cache
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -146,6 +147,9 @@ class VariantsForMaskedLM(VariantsLanguageModel):
         )
         return self.language_model(inputs, labels, 0, skip_logits, num_items_in_batch)
 
+
+# the Trainer shifts labels under label smoothing for the models that this table names
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["variants"] = "VariantsForCausalLM"
 
 __all__ = [
     "VariantsConfig",

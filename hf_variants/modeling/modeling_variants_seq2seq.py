@@ -17,7 +17,7 @@ from .configuration_variants_seq2seq import VariantsSeq2SeqConfig
 from .cross_attention import document_mask
 from .decoding import VariantsGenerationMixin
 from .expert_loading import quantized_as
-from .head_model import add_weighted, router_coefs_of, stack_terms
+from .head_model import add_weighted, router_coefs_of, stack_terms, warn_of_kept_labels
 from .language_head import LanguageHead
 from .losses import IGNORE, DeferredLogits, DeferredOutput, mean_over_step, share_of_step
 from .router_balance import add_up
@@ -266,8 +266,11 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
                 decoder_input_ids = shift_right(labels, self.config)
             use_cache = False if use_cache is None else use_cache
         shows = kwargs.get("output_router_logits", getattr(self.config, "output_router_logits", False))
-        if self.training and self.router_coefs and labels is not None:
-            kwargs["output_router_logits"] = True
+        if self.training and self.router_coefs:
+            if labels is None:
+                warn_of_kept_labels(self.router_coefs, num_items_in_batch)
+            else:
+                kwargs["output_router_logits"] = True
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import SuppressTokensLogitsProcessor
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
@@ -279,6 +280,11 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
 
     _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
 
+    def __init__(self, config):
+        super().__init__(config)
+        # read by the Trainer, which takes the kind of loss from the class name: the first token of a row is no target
+        self.loss_type = "ForCausalLM"
+
     @classmethod
     def from_parts(cls, language_model, vision_model, image_token_id, **keys):
         """A model of a trained language model and a trained tower, with a fresh bridge.
@@ -465,6 +471,9 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
                 spread[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return spread
 
+
+# the Trainer shifts labels under label smoothing for the models that this table names
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["variants_vision"] = "VariantsForImageTextToText"
 
 __all__ = [
     "VariantsForImageTextToText",

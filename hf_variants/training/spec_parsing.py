@@ -27,14 +27,24 @@ _Loader.add_implicit_resolver(
 )
 
 
+# what a list, a mapping or a quoted text begins with; other words are single values
+_MARKED = ("[", "{", '"', "'")
+
+
 def parse_value(text):
     """The value of one `key=value` word, read as YAML: `3`, `1e-3`, `true`, `null`, `[1, 2]`, `{a: 1}` or plain
-    text.
+    text, of which a colon or a hash is a part.
     """
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
-        raise ValueError(f"value {text!r} is not valid YAML: {error}") from None
+        if text.lstrip().startswith(_MARKED):
+            raise ValueError(f"value {text!r} is not valid YAML: {error}") from None
+        return text
+    if text.lstrip().startswith(_MARKED):
+        return value
+    commented = value is None and text.lstrip().startswith("#")
+    return text if commented or isinstance(value, (str, dict)) else value
 
 
 def read_recipe(path):

@@ -67,6 +67,14 @@ def test_words_win_over_yaml_and_the_last_word_wins(tmp_path):
         ("[1, 2]", [1, 2]),
         ("a.txt", "a.txt"),
         ("2.5E+2", 250.0),
+        ("{a: 1}", {"a": 1}),
+        ("'3'", "3"),
+        ("en to de: the third", "en to de: the third"),
+        ("a: b: c", "a: b: c"),
+        ("answer #3", "answer #3"),
+        ("# A title", "# A title"),
+        ("one\ntwo ", "one\ntwo "),
+        ("50% of it? *yes*", "50% of it? *yes*"),
     ],
 )
 def test_values_are_yaml(text, value):

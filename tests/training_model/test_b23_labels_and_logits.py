@@ -9,8 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_variants import VariantsForMaskedLM
 from hf_variants.modeling import linear_cross_entropy, losses
+from hf_variants.modeling.head_model import warn_of_kept_labels
+from hf_variants.modeling.modeling_variants_seq2seq import shift_right
+from tests.towers import pixels
 from tests.training_model.support import batch_of, sparse_model, trainer_of, uneven_rows
-from tests.variants import build, tiny
+from tests.variants import build, tiny, tiny_pair
+from tests.vision import GATED, IMAGE, IMAGE_ID, row, vlm
 
 
 def by_hand(logits, targets):
@@ -60,28 +64,67 @@ def test_trainer_predicts_logits(tmp_path):
     assert torch.allclose(torch.tensor(prediction.predictions), expected, atol=1e-5)
 
 
-def test_label_smoothing_is_shifted(tmp_path):
-    model, rows = sparse_model(), uneven_rows()
+def image_rows(model):
+    """Rows of one image each, before or within a text of which all is a target."""
+    spelled = (row(model, IMAGE, 5, 6, 7, 8), row(model, 9, 10, IMAGE, 11, 12))
+    rows = [{"input_ids": torch.tensor(ids), "pixel_values": pixels(1) + index} for index, ids in enumerate(spelled)]
+    return [{**one, "labels": one["input_ids"].masked_fill(one["input_ids"] == IMAGE_ID, -100)} for one in rows]
+
+
+# -> (model, rows), and by how much labels are shifted; some first tokens are labelled
+TRAINED = {
+    "causal": (lambda: (sparse_model(), uneven_rows()), 1),
+    "images": (lambda: (lambda model: (model, image_rows(model)))(vlm()), 1),
+    "images across": (lambda: (lambda model: (model, image_rows(model)))(vlm(**GATED)), 1),
+    "masked": (lambda: (build(tiny("gqa", is_causal=False), VariantsForMaskedLM), uneven_rows()), 0),
+    "encoder-decoder": (lambda: (build(tiny_pair(pad_token_id=0)), uneven_rows()), 0),
+}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_trainers_loss_is_the_mean_over_what_is_predicted(name, smoothing, tmp_path):
+    made, shift = TRAINED[name]
+    model, rows = made()
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        rows = [{**one, "decoder_input_ids": shift_right(one["labels"][None], model.config)[0]} for one in rows]
     batch = batch_of(rows)
     with torch.no_grad():
-        logits = model.eval()(batch["input_ids"]).logits[:, :-1]
-    flat, targets = logits.flatten(0, 1), batch["labels"][:, 1:].flatten()
-    expected = nn.functional.cross_entropy(flat, targets, label_smoothing=0.1).item()
-    trainer = trainer_of(model, rows, tmp_path, learning_rate=0.0, label_smoothing_factor=0.1)
+        logits = model.eval()(**{key: value for key, value in batch.items() if key != "labels"}).logits
+    flat, targets = logits[:, : logits.shape[1] - shift].flatten(0, 1), batch["labels"][:, shift:].flatten()
+    expected = nn.functional.cross_entropy(flat, targets, label_smoothing=smoothing).item()
+    keys = {"learning_rate": 0.0, "label_smoothing_factor": smoothing, "remove_unused_columns": False}
+    trainer = trainer_of(model, rows, tmp_path, **keys)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
     trainer.train()
     assert trainer.state.log_history[-2]["loss"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_label_smoothing_says_that_the_router_losses_are_left_out(tmp_path, caplog):
+BALANCED = {"router_balance": "aux_loss", "router_aux_loss_coef": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("made", "terms"),
+    [
+        (lambda: sparse_model(**BALANCED), "['aux_loss']"),
+        (
+            lambda: build(tiny_pair("moe_aux_loss", "moe_aux_loss", pad_token_id=0)),
+            "['encoder_aux_loss', 'decoder_aux_loss']",
+        ),
+    ],
+    ids=["one stack", "two stacks"],
+)
+def test_label_smoothing_says_that_the_router_losses_are_left_out(made, terms, tmp_path, caplog):
     from transformers.utils import logging
 
     logging.get_logger("transformers").propagate = True
-    model = sparse_model(router_balance="aux_loss", router_aux_loss_coef=1.0)
+    model, rows = made(), uneven_rows()
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        rows = [{**one, "decoder_input_ids": one["input_ids"]} for one in rows]
     with caplog.at_level("WARNING"):
-        type(model).run.__globals__["logger"].warning_once.cache_clear()
-        trainer_of(model, uneven_rows(), tmp_path, label_smoothing_factor=0.1).train()
-    assert "the loss lacks ['aux_loss']" in caplog.text
+        warn_of_kept_labels.__globals__["logger"].warning_once.cache_clear()
+        trainer_of(model, rows, tmp_path, label_smoothing_factor=0.1).train()
+    assert f"the loss lacks {terms}" in caplog.text
 
 
 def test_deferred_logits_equal_those_of_evaluation():
