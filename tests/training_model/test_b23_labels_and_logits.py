@@ -109,7 +109,7 @@ BALANCED = {"router_balance": "aux_loss", "router_aux_loss_coef": 1.0}
         (lambda: sparse_model(**BALANCED), "['aux_loss']"),
         (
             lambda: build(tiny_pair("moe_aux_loss", "moe_aux_loss", pad_token_id=0)),
-            "['encoder_aux_loss', 'decoder_aux_loss']",
+            "['encoder_aux_loss', 'encoder_z_loss', 'decoder_aux_loss', 'decoder_z_loss']",
         ),
     ],
     ids=["one stack", "two stacks"],
