@@ -252,7 +252,10 @@ _REPLACES = {
         *("v_head_dim", "latent_norm_eps", "qk_norm", "qk_norm_after_rope"),
     ),
     "attention_bias": ("attention_out_bias",),
-    "position_embedding_type": (*_ROPE_KEYS, "position_embedding_offset", "position_source", "qk_norm_layers"),
+    "position_embedding_type": (
+        *(*_ROPE_KEYS, "position_embedding_offset", "sinusoid_dtype"),
+        *("position_source", "qk_norm_layers"),
+    ),
     "rope_parameters": _ROPE_KEYS,
     "rope_interleaved": ("position_embedding_type", "position_embedding_offset", "position_source"),
     "partial_rotary_factor": ("position_embedding_type", "rope_parameters", "position_embedding_offset", "position_source"),

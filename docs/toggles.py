@@ -63,6 +63,7 @@ TOGGLES = {
     "learned": {"position_embedding_type": "learned"},
     "sinusoidal halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal concat": {"position_embedding_type": "sinusoidal_concat"},
+    "sinusoidal float64": {"position_embedding_type": "sinusoidal_concat", "sinusoid_dtype": "float64"},
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
     "no positions": {"position_embedding_type": "none"},
     "plain mlp": {"mlp_type": "plain", "hidden_act": "gelu"},

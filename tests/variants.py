@@ -155,6 +155,7 @@ POSITIONS = {
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
     "sinusoidal_halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal_concat": {"position_embedding_type": "sinusoidal_concat"},
+    "sinusoidal_float64": {"position_embedding_type": "sinusoidal_concat", "sinusoid_dtype": "float64"},
     "sinusoidal_offset": {"position_embedding_type": "sinusoidal", "position_embedding_offset": 2},
     "no_positions": {"position_embedding_type": "none"},
     "nope_layers": {"no_rope_layers": [1, 0]},

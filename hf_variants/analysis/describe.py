@@ -127,7 +127,8 @@ def _position_words(config):
             f"relative, {config.relative_attention_num_buckets} buckets up to {config.relative_attention_max_distance} tokens"
         )
     if config.position_embedding_type != "rope":
-        return config.position_embedding_type + (", scaled, in bfloat16" if config.alibi_scaled_bf16 else "")
+        doubled = ", angles in float64" if config.sinusoid_dtype == "float64" else ""
+        return config.position_embedding_type + (", scaled, in bfloat16" if config.alibi_scaled_bf16 else doubled)
     words = []
     for key in config.rope_keys:
         rope = config.rope_of(key)

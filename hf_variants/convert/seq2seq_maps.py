@@ -128,7 +128,7 @@ def learned_positions():
 
 
 def sinusoids():
-    return Always(position_embedding_type="sinusoidal_concat")
+    return Always(position_embedding_type="sinusoidal_concat", sinusoid_dtype="float64")
 
 
 def scale_embedding(scope):

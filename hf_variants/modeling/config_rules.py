@@ -231,6 +231,12 @@ POSITION_RULES = [
         "'sinusoidal_halves' and 'sinusoidal_concat'",
     ),
     Rule(
+        "the dtype of sinusoids belongs to them",
+        lambda c: c.sinusoid_dtype != "float32" and c.position_embedding_type not in SINUSOIDAL,
+        "sinusoid_dtype={c.sinusoid_dtype!r} has no effect with position_embedding_type={c.position_embedding_type!r}; it needs "
+        "one of 'sinusoidal', 'sinusoidal_halves' and 'sinusoidal_concat'",
+    ),
+    Rule(
         "sinusoids are pairs",
         lambda c: c.position_embedding_type in SINUSOIDAL and c.table_width % 2,
         "position_embedding_type={c.position_embedding_type!r} pairs sines with cosines: the width that they are added in, "

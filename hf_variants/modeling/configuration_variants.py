@@ -47,6 +47,8 @@ class VariantsConfig(FamilyConfig):
         attn_temperature_tuning: queries of `attn_temperature_layers` are multiplied by
             1 + attn_scale * log(1 + floor((position + attn_temperature_offset) / floor_scale)), the position counted within
             the document (Nakanishi 2025, arXiv:2501.19399, as in Llama 4 and Ministral 3).
+        sinusoid_dtype: dtype of the angles of sinusoidal positions. In float32 an angle is off by up to the position times
+            6e-8; float64 has no such error, and needs a device that knows it (Apple's MPS does not).
         alibi_scaled_bf16: ALiBi as Falcon-RW has it: slopes, positions and their products rounded to bfloat16, and multiplied
             by the scale of the scores.
         relative_attention_num_buckets, relative_attention_max_distance: of `position_embedding_type="relative"`: rows of its
@@ -154,6 +156,7 @@ class VariantsConfig(FamilyConfig):
     partial_rotary_factor: float = 1.0
     no_rope_layers: list | None = None
     position_embedding_offset: int = 0
+    sinusoid_dtype: str = "float32"
     alibi_scaled_bf16: bool = False
     relative_attention_num_buckets: int | None = None
     relative_attention_max_distance: int | None = None
@@ -254,7 +257,7 @@ class VariantsConfig(FamilyConfig):
             check_choice(name, getattr(self, name))
         for name in ("qk_norm_layers", "attn_output_gate", "attn_temperature_layers", "router_selection"):
             check_choice(name, getattr(self, name))
-        for name in ("position_source", "task_head", "classifier_pooling"):
+        for name in ("position_source", "sinusoid_dtype", "task_head", "classifier_pooling"):
             check_choice(name, getattr(self, name))
         for name in ("layer_types", "mlp_layer_types"):
             check_per_layer(self, name)

@@ -1,6 +1,6 @@
 """Position schemes: rotary embedding of queries and keys, ALiBi slopes, and tables added to the embeddings.
 
-Notable here: every constant is fp32 whatever the model is cast to, and is recomputed rather than moved, so neither
+Notable here: every constant keeps its dtype whatever the model is cast to, and is recomputed rather than moved, so neither
 `model.to(bfloat16)` nor a load through the meta device can spoil it. A row's angles depend on that row alone.
 """
 
@@ -14,7 +14,7 @@ from .rope_scaling import ROPE_SCALINGS
 
 
 class ConstantBuffers(nn.Module):
-    """A module whose buffers are constants in fp32: kept so through casts, refilled after a load from the meta device."""
+    """A module whose buffers are constants of one dtype: kept so through casts, refilled after a load from the meta device."""
 
     def constants(self, device):
         """The constants by buffer name, computed on `device`."""
@@ -177,23 +177,28 @@ def positions_of_ids(input_ids, pad_token_id):
     return real.long().cumsum(dim=1) * real - 1
 
 
+SINUSOID_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
 class SinusoidalPositions(ConstantBuffers):
     """Sines and cosines, interleaved: PE(p, 2i) = sin(p / 10000^(2i/H)), PE(p, 2i+1) = cos(same).
 
-    Vaswani et al. 2017, arXiv:1706.03762 §3.5. Computed for the positions asked for, so there is no longest position.
+    Vaswani et al. 2017, arXiv:1706.03762 §3.5. Computed for the positions asked for, so there is no longest position. An
+    angle in fp32 is off by up to the position times 6e-8, hence `sinusoid_dtype`.
     """
 
     def __init__(self, config):
         super().__init__()
         self.width, self.offset = config.table_width, config.position_embedding_offset
+        self.dtype = SINUSOID_DTYPES[config.sinusoid_dtype]
         self.register_constants()
 
     def constants(self, device):
-        exponent = torch.arange(0, self.width, 2, dtype=torch.int64, device=device).to(torch.float32)
-        return {"inv_freq": 10000.0 ** (-exponent / self.width)}
+        exponent = torch.arange(0, self.width, 2, dtype=torch.int64, device=device).to(self.dtype)
+        return {"inv_freq": 1.0 / 10000.0 ** (exponent / self.width)}
 
     def forward(self, inputs_embeds, position_ids):
-        angles = (position_ids + self.offset).unsqueeze(-1).to(torch.float32) * self.inv_freq.to(torch.float32)
+        angles = (position_ids + self.offset).unsqueeze(-1).to(self.dtype) * self.inv_freq.to(self.dtype)
         return inputs_embeds + self.arrange(angles.sin(), angles.cos()).to(inputs_embeds.dtype)
 
     def arrange(self, sines, cosines):
@@ -215,7 +220,7 @@ class HalvedSinusoidalPositions(SinusoidalPositions):
 
     def constants(self, device):
         half = self.width // 2
-        exponent = torch.arange(half, dtype=torch.int64, device=device).to(torch.float32)
+        exponent = torch.arange(half, dtype=torch.int64, device=device).to(self.dtype)
         return {"inv_freq": torch.exp(exponent * -(math.log(10000) / (half - 1)))}
 
     def arrange(self, sines, cosines):

@@ -51,6 +51,10 @@ CHOICES = {
         "sinusoidal_concat": "The frequencies of `sinusoidal`, all sines, then all cosines (CTRL, arXiv:1909.05858).",
         "none": "No position signal; the causal mask alone orders the tokens (Kazemnejad et al. 2023, arXiv:2305.19466).",
     },
+    "sinusoid_dtype": {
+        "float32": "Angles of sinusoids in single precision (CTRL, XGLM).",
+        "float64": "Angles in double precision, the sines then rounded: exact at far positions (Marian, Pegasus).",
+    },
     "position_source": {
         "attention_mask": "Counted over the tokens that the mask shows, from 0.",
         "input_ids": "Counted over the ids that are no pads; a pad takes the row before the first (fairseq; RoBERTa).",

@@ -111,6 +111,7 @@ BROKEN = {
     "one attention scale": {"attention_multiplier": 0.5, "query_pre_attn_scalar": 8},
     "interleaving needs rope": {"rope_interleaved": True, "position_embedding_type": "learned"},
     "rotary dimensions are pairs": {"partial_rotary_factor": 0.4},
+    "the dtype of sinusoids belongs to them": {"sinusoid_dtype": "float64"},
     "the offset belongs to tables": {"position_embedding_offset": 2},
     "halved sinusoids have frequencies between two ends": {
         **{"position_embedding_type": "sinusoidal_halves", "hidden_size": 2},

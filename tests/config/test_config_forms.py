@@ -20,7 +20,7 @@ from hf_variants.modeling.modeling_variants_seq2seq import DECODER_STARTS
 from hf_variants.modeling.norms import NORMS
 from hf_variants.modeling.output_gate import OUTPUT_GATES
 from hf_variants.modeling.pooling import POOLINGS
-from hf_variants.modeling.positions import POSITIONS
+from hf_variants.modeling.positions import POSITIONS, SINUSOID_DTYPES
 from hf_variants.modeling.rope_scaling import ROPE_SCALINGS
 from hf_variants.modeling.vocabulary import CHOICES
 from tests.variants import TOGGLES, tiny
@@ -29,6 +29,7 @@ TABLES = {
     "norm_type": NORMS,
     "mlp_type": FEED_FORWARDS,
     "position_embedding_type": POSITIONS,
+    "sinusoid_dtype": SINUSOID_DTYPES,
     "rope_type": ROPE_SCALINGS,
     "router_scoring": ROUTERS,
     "norm_placement": TOPOLOGIES,

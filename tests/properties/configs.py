@@ -88,6 +88,8 @@ def positions(draw, keys):
     chosen = {"position_embedding_type": scheme}
     if scheme in ("learned", "sinusoidal", "sinusoidal_halves", "sinusoidal_concat"):
         chosen["position_embedding_offset"] = draw(st.sampled_from([0, 2]))
+    if scheme.startswith("sinusoidal"):
+        chosen["sinusoid_dtype"] = draw(words("sinusoid_dtype"))
     if scheme == "alibi":
         chosen["alibi_scaled_bf16"] = draw(switch)
     if scheme != "rope":
