@@ -18,7 +18,8 @@ def add_to(app):
 def count(
     model: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, also as --key value.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, dots reach into parts; also as --key value."),
     ] = None,
     length: Annotated[
         list[int] | None, typer.Option(help="Tokens of a row; may be given several times. Default: a few up to the context.")

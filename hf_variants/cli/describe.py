@@ -22,7 +22,8 @@ def add_to(app):
 def describe(
     model: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, also as --key value.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, dots reach into parts; also as --key value."),
     ] = None,
     length: Length = 0,
     dtype: Dtype = "bfloat16",

@@ -19,7 +19,10 @@ def diff(
     a: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     b: Annotated[str, typer.Argument(help="As A.")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of B to change first, also as --key value.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Keys of B to change first, dots reach into parts; also as --key value."
+        ),
     ] = None,
     length: Annotated[int, typer.Option(help="Tokens at which FLOPs and cache are counted; 0: the shorter context.")] = 0,
     dtype: Dtype = "bfloat16",

@@ -95,7 +95,7 @@ def _keys(words):
     """`a=1,b=2` apart at the commas that a key follows, so that lists keep theirs."""
     import re
 
-    return re.split(r",(?=\w+=)", words)
+    return re.split(r",(?=[\w.]+=)", words)
 
 
 def _check_size(name, config, dtype):

@@ -42,7 +42,7 @@ def profile_cross(
     kind = dtype_named(dtype)
     configs = {name: read_config(name) for name in models}
     for words in vary or ():
-        configs[words] = read_config(models[0], **_nested(parse_words(_keys(words))))
+        configs[words] = read_config(models[0], **dict(parse_words(_keys(words))))
     profiles = [count_cross(name, config, lengths, length, batch_size, kind) for name, config in configs.items()]
     if measure:
         for profile, config in zip(profiles, configs.values(), strict=True):
@@ -92,10 +92,3 @@ def _numbers(text):
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise ValueError(f"--encoder-lengths {text!r} must be whole numbers apart by commas, as 64,128,256") from None
-
-
-def _nested(pairs):
-    """{"decoder": {"num_key_value_heads": 1}} of dotted keys."""
-    from ..training.spec_parsing import apply_overrides
-
-    return apply_overrides({}, pairs)

@@ -55,16 +55,13 @@ def no_cross_attention():
     )
 
 
-def no_layerdrop(*keys):
-    """Refuses `layerdrop`, and further dropouts that ours has no place for, where they are not zero."""
-    return [
-        Refuse(
-            key,
-            lambda native, key=key: getattr(native, key) != 0,
-            "in training it drops what ours has no dropout for; set it to 0",
-        )
-        for key in ("layerdrop", *keys)
-    ]
+def no_layerdrop(key="layerdrop"):
+    """Refuses to leave whole layers out in training."""
+    return Refuse(
+        key,
+        lambda native: getattr(native, key) not in (None, 0),
+        "in training it leaves whole layers out, which ours does not; set it to 0",
+    )
 
 
 # ---- GPT-J's rotation ----

@@ -19,14 +19,14 @@ def read_config(source, **overrides):
 
     Args:
         source: a config of the family, native config, name of a preset, path of a .json, folder with a config.json, or Hub id.
-        overrides: keys of VariantsConfig to replace.
+        overrides: keys to replace; "decoder.num_key_value_heads" or "rope_parameters.rope_theta" is a key of a part.
 
     Raises:
         ValueError: where no config is found, two may be meant or it is malformed, for a native config that cannot be converted
             (naming the nearest families), and for overrides that the config refuses.
     """
     if hasattr(source, "layer_plan"):
-        return _ours({**_own_keys(source), **overrides}) if overrides else source
+        return _ours(_replaced(_own_keys(source), overrides)) if overrides else source
     if getattr(source, "model_type", None) == _PAIR:
         return _pair(source.to_dict(), overrides) if overrides else source
     if hasattr(source, "to_diff_dict"):
@@ -35,7 +35,7 @@ def read_config(source, **overrides):
     keys = preset_keys(name) if _is_preset(name) else _read_keys(name)
     model_type = keys.get("model_type", "variants")
     if model_type == "variants":
-        return _ours({**keys, **overrides})
+        return _ours(_replaced(keys, overrides))
     if model_type == _PAIR:
         return _pair(keys, overrides)
     from hf_variants.convert.config_conversion import build_native_config
@@ -106,10 +106,26 @@ def _seeing(keys, overrides):
 
 
 def _with_parts(keys, overrides):
+    merged = {}
     for name, value in overrides.items():
         both = isinstance(value, dict) and isinstance(keys.get(name), dict)
-        keys = {**keys, name: {**keys[name], **value} if both else value}
-    return {name: value for name, value in keys.items() if name != "model_type"}
+        merged |= {f"{name}.{key}": item for key, item in value.items()} if both else {name: value}
+    return {name: value for name, value in _replaced(keys, merged).items() if name != "model_type"}
+
+
+def _replaced(keys, overrides):
+    """`keys` with `overrides`; the dots of a name reach into dicts, whose other keys stay."""
+    keys = dict(keys)
+    for name, value in overrides.items():
+        first, _, rest = name.partition(".")
+        if not rest:
+            keys[first] = value
+            continue
+        part = {} if keys.get(first) is None else keys[first]
+        if not isinstance(part, dict):
+            raise ValueError(f"{name}={value!r}: {first} is {part!r}, which has no keys to replace")
+        keys[first] = _replaced(part, {rest: value})
+    return keys
 
 
 def _own_keys(config):
@@ -125,7 +141,7 @@ def _converted(native, overrides):
     found = find_family(native.model_type)
     if found.two_stacks:
         return _pair(found.read(native), overrides)
-    return _ours({**found.read(native), **overrides})
+    return _ours(_replaced(found.read(native), overrides))
 
 
 def _is_preset(name):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hf_variants.convert.classic_maps import no_layerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
 from hf_variants.convert.weight_rules import keep, rearrange, rename
 
@@ -147,14 +148,7 @@ def bart_joined(*more):
     """What BART's kin say of the whole: the constants on the logits, and the dropping of whole layers that ours lacks."""
     return joined(
         Always(final_logits_bias=True),
-        *(
-            Refuse(
-                key,
-                lambda native, key=key: getattr(native, key) not in (None, 0),
-                "in training it leaves whole layers out, which ours does not; set it to 0",
-            )
-            for key in ("encoder_layerdrop", "decoder_layerdrop")
-        ),
+        *map(no_layerdrop, ("encoder_layerdrop", "decoder_layerdrop")),
         *more,
     )
 

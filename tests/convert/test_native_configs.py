@@ -327,7 +327,7 @@ _LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscal
         ("cohere", "tied", {"logit_scale": None}, "logit_scale.*1.0"),
         ("helium", "plain", {"head_dim": 12}, "head_dim"),
         ("opt", "pre", {"layerdrop": 0.1}, "layerdrop"),
-        ("biogpt", "scaled", {"activation_dropout": 0.1}, "activation_dropout"),
+        ("biogpt", "scaled", {"layerdrop": 0.1}, "layerdrop.*whole layers"),
         ("xglm", "scaled", {"pad_token_id": 3}, "pad_token_id.*real position"),
         ("codegen", "partial", {"n_head": 6}, "n_head.*four"),
         ("stablelm", "sequential", {"hidden_dropout": 0.1}, "hidden_dropout"),

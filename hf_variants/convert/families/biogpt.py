@@ -13,7 +13,7 @@ FAMILY = Family(
     config=[
         *COMMON_KEYS_WITHOUT_DROPOUT,
         FROZEN_PAD,
-        Same("max_position_embeddings", "intermediate_size", "hidden_act"),
+        Same("max_position_embeddings", "intermediate_size", "hidden_act", "activation_dropout"),
         Key("attention_dropout", "attention_probs_dropout_prob"),
         Both(
             lambda native: dict.fromkeys(("hidden_dropout", "embedding_dropout"), native.hidden_dropout_prob),
@@ -22,7 +22,7 @@ FAMILY = Family(
         Always(position_embedding_type="learned", position_embedding_offset=2, norm_type="layernorm", norm_eps=1e-5),
         Always(mlp_type="plain", mlp_bias=True, attention_bias=True, attention_out_bias=True),
         scale_embedding_switch(),
-        *no_layerdrop("activation_dropout"),
+        no_layerdrop(),
     ],
     weights=[
         rename("output_projection.weight", "lm_head.weight"),

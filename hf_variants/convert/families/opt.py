@@ -53,7 +53,7 @@ FAMILY = Family(
         Both(lambda native: dict.fromkeys(_BIASES, native.enable_bias), lambda config: {"enable_bias": config.mlp_bias}),
         Both(_read_norms, _write_norms),
         Both(_read_tables, lambda config: {"word_embed_proj_dim": config.embedding_size}),
-        *no_layerdrop(),
+        no_layerdrop(),
     ],
     weights=[
         *keep("lm_head.weight"),

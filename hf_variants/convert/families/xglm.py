@@ -12,7 +12,7 @@ FAMILY = Family(
     model_type="xglm",
     config=[
         Same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
-        Same("tie_word_embeddings", "use_cache", "attention_dropout"),
+        Same("tie_word_embeddings", "use_cache", "attention_dropout", "activation_dropout"),
         SpecialTokens(),
         FROZEN_PAD,
         Key("initializer_range", "init_std"),
@@ -33,7 +33,7 @@ FAMILY = Family(
             "natively the row of positions with the number of the pad is zeroed, which from 2 on is a real position; set it "
             "to 0, 1 or None",
         ),
-        *no_layerdrop("activation_dropout"),
+        no_layerdrop(),
     ],
     weights=[
         *keep("lm_head.weight", "model.embed_tokens.weight"),
