@@ -233,8 +233,8 @@ POSITION_RULES = [
     Rule(
         "the dtype of sinusoids belongs to them",
         lambda c: c.sinusoid_dtype != "float32" and c.position_embedding_type not in SINUSOIDAL,
-        "sinusoid_dtype={c.sinusoid_dtype!r} has no effect with position_embedding_type={c.position_embedding_type!r}; it needs "
-        "one of 'sinusoidal', 'sinusoidal_halves' and 'sinusoidal_concat'",
+        "sinusoid_dtype={c.sinusoid_dtype!r} has no effect with position_embedding_type={c.position_embedding_type!r}; it "
+        "needs one of 'sinusoidal', 'sinusoidal_halves' and 'sinusoidal_concat'",
     ),
     Rule(
         "sinusoids are pairs",

@@ -1,7 +1,7 @@
 """Sinusoids far from the start: every family that adds them equals its native class beyond position 2,000.
 
-Notable here: in fp32 the angle of position p is off by up to 6e-8 p, so that only the dtype in which the native class takes its
-angles gives its logits there; the other dtype is shown to miss them, in every family.
+Notable here: in fp32 the angle of position p is off by up to 6e-8 p, so that only the dtype in which the native class takes
+its angles gives its logits there; the other dtype is shown to miss them, in every family.
 """
 
 import math
