@@ -9,9 +9,9 @@ contradict the toggles.
 import copy
 import json
 
-from hf_variants.convert.expression import Inexpressible, lost_toggles, who_could
+from hf_variants.convert.expression import Inexpressible, families_like, lost_toggles, who_could
 from hf_variants.convert.meaning import differences
-from hf_variants.convert.registry import find_family, known_families
+from hf_variants.convert.registry import find_family
 
 # What names a checkpoint rather than a model: set anew by whoever saves.
 _BOOKKEEPING = {
@@ -77,7 +77,7 @@ def _first_that_fits(config):
     from transformers.utils import logging
 
     fitting, closest = [], None
-    for found in known_families():
+    for found in families_like(config):
         try:
             fitting.append((found.model_type, _tried(found, config)))
         except Inexpressible as error:

@@ -37,6 +37,11 @@ def lost_toggles(config, again):
     return unequal or found
 
 
+def families_like(config):
+    """The known families with as many stacks as `config`, in the order in which they are tried."""
+    return [found for found in known_families() if found.two_stacks == (len(config.stacks) > 1)]
+
+
 def who_could(config, lost, write):
     """Text that names the families that can express the whole config, or else each of the `lost` toggles.
 
@@ -44,7 +49,7 @@ def who_could(config, lost, write):
         write: `write(family, config)`, which raises `Inexpressible`.
     """
     fitting, blocked = [], {}
-    for found in known_families():
+    for found in families_like(config):
         try:
             write(found, config)
             fitting.append(found.model_type)

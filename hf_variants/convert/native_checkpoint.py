@@ -19,7 +19,7 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
     Raises:
         ValueError: unknown family (naming the nearest), or tensors that are missing, mis-shaped or left over.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PreTrainedConfig
 
     where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}
     source = {} if gguf_file is None else {"gguf_file": gguf_file}
@@ -31,6 +31,10 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         ) from error
     except StrictDataclassError as error:
         raise ValueError(f"the config of {str(path)!r} cannot be read: {error}") from error
+    except ValueError:
+        # a type that transformers does not know either: its own text names no type that is near
+        find_family(PreTrainedConfig.get_config_dict(path, **source, **where)[0].get("model_type"))
+        raise
     if is_vision_type(config.model_type):
         found, head = vision_family(config.model_type), _only_head(head)
     else:

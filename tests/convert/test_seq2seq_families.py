@@ -3,11 +3,14 @@
 Covers known failures B15 and B39 for two stacks.
 """
 
+import re
+
 import pytest
 import torch
 from seq2seq_cases import CASES, native_config, native_model, rows
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_variants import VariantsConfig
 from hf_variants.convert import (
     config_from_native,
     config_to_native,
@@ -178,3 +181,10 @@ def test_dropouts_go_in_and_out(case):
     batch = rows(native.config)
     found = {ours.train()(**batch, decoder_input_ids=decoded(batch)).logits.sum().item() for _ in range(3)}
     assert len(found) == 3
+
+
+def test_a_single_stack_is_compared_with_single_stacks_alone():
+    """An encoder-decoder is never the family that comes closest to a decoder, nor one that could write it."""
+    with pytest.raises(ValueError) as caught:
+        config_to_native(VariantsConfig(position_embedding_type="sinusoidal", attention_type="mla"))
+    assert not [name for name, _ in CASES if re.search(rf"\b{name}\b", str(caught.value))]
