@@ -22,6 +22,8 @@ _ROOMS = (
     "evaluation",
     "finetune",
     "hub",
+    "jobs",
+    "metrics",
     "presets",
     "quantize",
     "report",

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import hf_variants
 from tests.hub.clean import ROOT
 
 HEAVY = ("torch", "transformers", "numpy", "peft", "accelerate", "datasets", "matplotlib", "huggingface_hub")
@@ -72,3 +74,11 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_the_family_is_registered_in_every_order_of_imports(order):
     done = python(f"{ORDERS[order]}\n{CHECK}")
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_room_is_at_hand_as_an_attribute():
+    """`import hf_variants` is enough for `hf_variants.ROOM.name`, as the documentation writes it."""
+    package = Path(hf_variants.__file__).parent
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} - {"modeling", "cli"}
+    assert rooms <= set(hf_variants._ROOMS)
+    assert all(getattr(hf_variants, room).__name__ == f"hf_variants.{room}" for room in hf_variants._ROOMS)
