@@ -27,21 +27,3 @@ class CompositeConfig(FamilyConfig):
             part = getattr(self, name)
             if hasattr(part, "check"):
                 part.check()
-
-    def validate(self):
-        """Called by transformers before saving."""
-        self.validate_output_attentions()
-        self.check()
-
-    # transformers' own RoPE and layer checks look for keys that stand in the parts
-    def convert_rope_params_to_dict(self, **kwargs):
-        return kwargs
-
-    def standardize_rope_params(self):
-        return None
-
-    def validate_rope(self, *args, **kwargs):
-        return None
-
-    def validate_layer_type(self):
-        return None

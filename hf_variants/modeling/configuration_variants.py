@@ -266,24 +266,6 @@ class VariantsConfig(FamilyConfig):
         check_rope_parameters(self)
         check_rules(self)
 
-    def validate(self):
-        """Called by transformers before saving; its own RoPE checks warn about rules that it does not know."""
-        self.validate_output_attentions()
-        self.check()
-
-    # transformers standardises RoPE keys and warns; ours are standardised above and refused when wrong.
-    def convert_rope_params_to_dict(self, **kwargs):
-        return kwargs
-
-    def standardize_rope_params(self):
-        return None
-
-    def validate_rope(self, *args, **kwargs):
-        return None
-
-    def validate_layer_type(self):
-        return None
-
     # ---- what is derived ----
     @property
     def stacks(self):

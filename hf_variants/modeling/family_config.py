@@ -48,6 +48,28 @@ class FamilyConfig(PreTrainedConfig):
             )
         return cls(**{**keys, **overrides})
 
+    def check(self):
+        """Refuse what this config cannot mean. Called when the config and when a model is made."""
+        raise NotImplementedError
+
+    def validate(self):
+        """Called by transformers before saving; its own RoPE checks warn about rules that it does not know."""
+        self.validate_output_attentions()
+        self.check()
+
+    # transformers standardises RoPE keys and warns; the family standardises its own and refuses what is wrong
+    def convert_rope_params_to_dict(self, **kwargs):
+        return kwargs
+
+    def standardize_rope_params(self):
+        return None
+
+    def validate_rope(self, *args, **kwargs):
+        return None
+
+    def validate_layer_type(self):
+        return None
+
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As transformers', with the code that `auto_map` names beside it; attributes that could not be loaded stay out."""
         unknown = {name: vars(self)[name] for name in self.unknown_attributes()}

@@ -17,9 +17,9 @@ from .configuration_variants_seq2seq import VariantsSeq2SeqConfig
 from .cross_attention import document_mask
 from .decoding import VariantsGenerationMixin
 from .expert_loading import quantized_as
-from .head_model import add_weighted, router_coefs_of, stack_terms, warn_of_kept_labels
+from .head_model import VariantsHeadModel, router_coefs_of, stack_terms
 from .language_head import LanguageHead
-from .losses import IGNORE, DeferredLogits, DeferredOutput, mean_over_step, share_of_step
+from .losses import IGNORE, DeferredLogits, DeferredOutput
 from .router_balance import add_up
 from .variants_base import LANGUAGE_PARTS, VariantsPreTrainedModel
 from .variants_model import VariantsModel
@@ -193,7 +193,7 @@ class VariantsSeq2SeqModel(VariantsSeq2SeqPreTrainedModel):
         return {**kwargs, **{name: value for name, value in wanted.items() if value is not None}}
 
 
-class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, VariantsGenerationMixin):
+class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, VariantsHeadModel, VariantsGenerationMixin):
     """An encoder-decoder with a language-model head on the decoder."""
 
     _tied_weights_keys = {
@@ -206,18 +206,19 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
 
     def __init__(self, config):
         super().__init__(config)
-        self.model = VariantsSeq2SeqModel(config)
         self.build_head(config.decoder)
         if config.final_logits_bias:
             self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
         self.router_coefs = {f"encoder_{name}": coef for name, coef in router_coefs_of(config.encoder).items()}
         self.router_coefs |= {f"decoder_{name}": coef for name, coef in router_coefs_of(config.decoder).items()}
-        self.router_sums = {}
         self.post_init()
 
     @property
     def text_config(self):
         return self.config.decoder
+
+    def build_stack(self, config, add_pooling_layer):
+        return VariantsSeq2SeqModel(config)
 
     @property
     def generator(self):
@@ -265,13 +266,7 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = shift_right(labels, self.config)
             use_cache = False if use_cache is None else use_cache
-        shows = kwargs.get("output_router_logits", getattr(self.config, "output_router_logits", False))
-        if self.training and self.router_coefs:
-            if labels is None:
-                warn_of_kept_labels(self.router_coefs, num_items_in_batch)
-            else:
-                kwargs["output_router_logits"] = True
-        outputs = self.model(
+        inputs = dict(
             input_ids=input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
@@ -286,19 +281,21 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
             use_cache=use_cache,
             **kwargs,
         )
+        outputs = self.run(labels is not None, num_items_in_batch, inputs)
         logits, total, count = self.score(outputs.last_hidden_state, labels, logits_to_keep, skip_logits)
         loss, terms = None, {}
         if labels is not None:
             scored = labels != IGNORE if decoder_attention_mask is None else decoder_attention_mask
-            masks = {"encoder": attention_mask, "decoder": scored}
-            terms = self.router_terms(outputs, masks)
-            loss = mean_over_step(total, count, num_items_in_batch)
-            loss = add_weighted(loss, terms, self.router_coefs, share_of_step(count, num_items_in_batch))
-        shown = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        if not shows:
-            shown = {name: value for name, value in shown.items() if not name.endswith("router_logits")}
+            terms = self.router_terms(outputs, {"encoder": attention_mask, "decoder": scored})
+            loss = self.step_loss(total, count, terms, num_items_in_batch)
         output = DeferredSeq2SeqOutput if isinstance(logits, DeferredLogits) else Seq2SeqMoEOutput
-        return output(loss=loss, logits=logits, **shown, **terms)
+        return output(loss=loss, logits=logits, **self.shown(outputs, inputs), **terms)
+
+    def shown(self, outputs, inputs):
+        """What the output tells of the stacks: router logits only where they were asked for, not where a loss needed them."""
+        asked = inputs.get("output_router_logits", getattr(self.config, "output_router_logits", False))
+        left_out = ("last_hidden_state", *(() if asked else ("encoder_router_logits", "decoder_router_logits")))
+        return {name: value for name, value in outputs.items() if name not in left_out}
 
     def router_terms(self, outputs, masks):
         """Unweighted router losses of both stacks, `encoder_aux_loss` and so on, pads left out."""

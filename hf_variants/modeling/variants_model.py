@@ -4,6 +4,8 @@ Notable here: `forward` reads the batch once (`SequenceReader`), builds one mask
 sines per rotary embedding, and then only walks the layers; every decision was made in `__init__` from the layer plan.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
@@ -84,6 +86,18 @@ def relative_bias(model, queries, keys):
 SCORE_BIASES = {"alibi": alibi_bias, "relative": relative_bias}
 
 
+class Shared(NamedTuple):
+    """What all layers of one call read: masks and biases per attention kind, angles per rotary embedding, a factor on queries
+    [B, 1, T, 1] or None, and which tokens are real [B, T], or None where all are.
+    """
+
+    masks: dict
+    angles: dict
+    biases: dict
+    query_scale: torch.Tensor | None
+    token_mask: torch.Tensor | None
+
+
 class VariantsModel(VariantsPreTrainedModel):
     """The decoder (or, with `is_causal=False`, the encoder) without a head.
 
@@ -156,54 +170,73 @@ class VariantsModel(VariantsPreTrainedModel):
             ValueError: for a position beyond a learned table, a token type without a row, or a mask of the wrong width; for
                 states without cross-attention, and the other way round.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        if input_ids is not None and (input_ids.dim() != 2 or input_ids.shape[1] == 0):
-            raise ValueError(f"input_ids has the shape {tuple(input_ids.shape)}; give [batch, tokens] with at least one token")
-        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embeds = self.embeds_of(input_ids, inputs_embeds)
         if use_cache and past_key_values is None and self.config.is_causal:
             past_key_values = new_cache(self.config)
         cache, cross_cache = split_cache(past_key_values)
         cache, q_len = fit_cache(cache, *self.windows), embeds.shape[1]
-        two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
-        padding = attention_mask if two_dimensional else None
-        given = attention_mask is not None and not two_dimensional
-        sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)._replace(blocks=blocks)
-        own_places = counts_own_places(cache)
-        if own_places:
-            sequence = cache.enter(sequence, self.config, given)
+        sequence, ready_made = self.read_batch(embeds, attention_mask, position_ids, cache, blocks)
         places = self.table_places(sequence, input_ids, position_ids)
-        ready_made = attention_mask if given and sequence.inputs_embeds.shape[1] == q_len else None
-        masks = self.masks_of(sequence, cache, ready_made)
-        angles = self.angles_of(sequence)
-        biases = self.biases_of(sequence, cache)
-        query_scale = None if self.temperature is None else self.temperature(sequence.position_ids)
+        shared = self.shared_by_layers(sequence, cache, ready_made)
         states, cross = self.other_stack(encoder_hidden_states, encoder_attention_mask, cross_cache, sequence.inputs_embeds)
-        token_mask = None if sequence.padding is None else sequence.padding[:, -sequence.inputs_embeds.shape[1] :]
         hidden_states = self._widen(self, self.embed_scale(sequence.inputs_embeds), token_type_ids, places)
-        insertions = insertions or {}
+        more = {"cross": cross, "past_key_values": cache, "use_cache": use_cache}
+        hidden_states = self.run_layers(hidden_states, states, shared, insertions or {}, **more)
+        if counts_own_places(cache):
+            cache.leave()
+        hidden_states = self.final_dropout(self.norm(hidden_states))[:, -q_len:]
+        if self.pooler is None:
+            return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
+        pooled = self.pooler(hidden_states, shared.token_mask)
+        return PooledModelOutput(last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values)
+
+    def embeds_of(self, input_ids, inputs_embeds):
+        """Embeddings [B, T, embedding_size] of ids, or those given. Raises ValueError for both, neither or no token."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if input_ids is not None and (input_ids.dim() != 2 or input_ids.shape[1] == 0):
+            raise ValueError(f"input_ids has the shape {tuple(input_ids.shape)}; give [batch, tokens] with at least one token")
+        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+
+    def read_batch(self, embeds, attention_mask, position_ids, cache, blocks):
+        """The `Sequence` of a call, and the masks that the caller made himself, or None."""
+        two_dimensional = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2
+        given = attention_mask is not None and not two_dimensional
+        padding = attention_mask if two_dimensional else None
+        sequence = self.reader.read(embeds, padding, position_ids, cache, masks_given=given)._replace(blocks=blocks)
+        if counts_own_places(cache):
+            sequence = cache.enter(sequence, self.config, given)
+        # a reader that runs the whole row again needs masks of the whole row
+        fits = given and sequence.inputs_embeds.shape[1] == embeds.shape[1]
+        return sequence, attention_mask if fits else None
+
+    def shared_by_layers(self, sequence, cache, ready_made):
+        """What is made once per call and read by every layer: a `Shared`."""
+        length = sequence.inputs_embeds.shape[1]
+        return Shared(
+            masks=self.masks_of(sequence, cache, ready_made),
+            angles=self.angles_of(sequence),
+            biases=self.biases_of(sequence, cache),
+            query_scale=None if self.temperature is None else self.temperature(sequence.position_ids),
+            token_mask=None if sequence.padding is None else sequence.padding[:, -length:],
+        )
+
+    def run_layers(self, hidden_states, states, shared, insertions, **kwargs):
+        """Hidden states [B, T, hidden] through all layers; arguments as `forward` makes them."""
         for layer, plan in zip(self.layers, self.plan, strict=True):
             if plan.index in insertions:
                 hidden_states = insertions[plan.index](hidden_states)
             hidden_states = layer(
                 hidden_states,
                 *states,
-                token_mask=token_mask,
-                cross=cross,
-                attention_mask=masks[plan.layer_type],
-                position_embeddings=angles.get(plan.rope_key),
-                alibi=biases.get(plan.layer_type),
-                query_scale=query_scale,
-                past_key_values=cache,
-                use_cache=use_cache,
+                token_mask=shared.token_mask,
+                attention_mask=shared.masks[plan.layer_type],
+                position_embeddings=shared.angles.get(plan.rope_key),
+                alibi=shared.biases.get(plan.layer_type),
+                query_scale=shared.query_scale,
+                **kwargs,
             )
-        if own_places:
-            cache.leave()
-        hidden_states = self.final_dropout(self.norm(hidden_states))[:, -q_len:]
-        if self.pooler is None:
-            return MoeModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
-        pooled = self.pooler(hidden_states, token_mask)
-        return PooledModelOutput(last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values)
+        return hidden_states
 
     def sentence_embeddings(self, input_ids, attention_mask=None, normalize=True, **inputs):
         """One vector per row: the mean of the last states of its real tokens (Sentence-BERT 2019, arXiv:1908.10084 §3).
