@@ -158,7 +158,7 @@ def _read_keys(name):
     path = Path(name)
     file = path / "config.json" if path.is_dir() else path
     if file.is_file():
-        return _parsed(file)
+        return _parsed(file) if file == path else _typed(_parsed(file), file)
     if path.is_dir():
         raise ValueError(f"the folder {name!r} has no config.json")
     if path.suffix == ".json":
@@ -168,7 +168,15 @@ def _read_keys(name):
             preset_keys(name)
         except ValueError as error:
             raise ValueError(f"{error}; nor is it a .json, a folder, or an id of the Hub (owner/name)") from None
-    return _parsed(_fetched(name))
+    return _typed(_parsed(_fetched(name)), name)
+
+
+def _typed(keys, name):
+    """The keys of a checkpoint's config, which must say whose they are; a .json of its own may hold the family's alone."""
+    if "model_type" not in keys:
+        _ours(keys)  # a key that is misspelt says more
+        raise ValueError(f"the config.json of {str(name)!r} names no model_type, so what its keys mean is not known; add it")
+    return keys
 
 
 def _fetched(repo):

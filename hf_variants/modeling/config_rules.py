@@ -6,7 +6,7 @@ the documentation is generated from this table.
 """
 
 from .encoder_rules import ENCODER_RULES
-from .rule import Rule, only_with, only_with_experts, positive
+from .rule import DERIVED, OFF, Rule, only_with, only_with_experts, positive
 
 
 def _has(layer_type):
@@ -25,13 +25,14 @@ DROPOUTS = (
 )
 
 SHAPE_RULES = [
-    *(positive(name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
-    *(positive(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "norm_eps")),
-    *(positive(name) for name in ("max_position_embeddings", "moe_intermediate_size", "query_pre_attn_scalar")),
-    *(positive(name) for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
-    *(positive(name) for name in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "latent_norm_eps")),
-    *(positive(name) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit", "attention_multiplier")),
-    *(positive(name) for name in ("clip_qkv", "floor_scale", "embedding_size", "cross_attention_hidden_size")),
+    *(positive(name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")),
+    *(positive(name) for name in ("max_position_embeddings", "norm_eps", "latent_norm_eps", "logits_scaling", "floor_scale")),
+    *(positive(name, DERIVED) for name in ("intermediate_size", "num_key_value_heads", "head_dim", "moe_intermediate_size")),
+    *(positive(name, DERIVED) for name in ("query_pre_attn_scalar", "attention_multiplier")),
+    *(positive(name, DERIVED) for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")),
+    *(positive(name, DERIVED) for name in ("embedding_size", "cross_attention_hidden_size")),
+    *(positive(name, OFF) for name in ("q_lora_rank", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv")),
+    *(positive(name, OFF) for name in ("sliding_window", "attention_chunk_size", "swiglu_limit")),
     Rule(
         "heads are whole groups",
         lambda c: c.num_attention_heads % c.num_key_value_heads != 0,

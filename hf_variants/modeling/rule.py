@@ -16,11 +16,16 @@ class Rule:
     text: str
 
 
-def positive(name):
+# what None says, at the end of a refusal
+OFF, DERIVED = "; leave it None to switch it off", "; None gives its default"
+
+
+def positive(name, none=""):
+    """`none`: what None means for a field that may be None, `OFF` or `DERIVED`."""
     return Rule(
         f"{name} is positive",
         lambda c: getattr(c, name) is not None and getattr(c, name) <= 0,
-        f"{name}={{c.{name}}} must be greater than zero; leave it None to switch it off",
+        f"{name}={{c.{name}}} must be greater than zero{none}",
     )
 
 

@@ -3,7 +3,7 @@
 Notable here: as `config_rules.py`; a key that would do nothing with the chosen bridge or compression is refused by name.
 """
 
-from .rule import Rule, only_with, positive
+from .rule import DERIVED, Rule, only_with, positive
 from .token_compression import SQUARES, compressed_grid
 
 
@@ -28,7 +28,7 @@ def _squares_do_not_fit(c):
 
 VISION_RULES = [
     *(
-        positive(name)
+        positive(name, DERIVED)
         for name in ("num_resampler_layers", "num_resampler_heads", "num_resampler_tokens", "compression_factor")
     ),
     _needs_compression("compression_factor", SQUARES, None),

@@ -1,5 +1,7 @@
 """Every rule of the table refuses at least one config that breaks it alone, with a text that says what to do."""
 
+from typing import get_args
+
 import pytest
 from rule_cases import BASE, BROKEN, CHANGED
 
@@ -58,3 +60,14 @@ def unchecked(monkeypatch, keys):
     with monkeypatch.context() as patch:
         patch.setattr(configuration_variants, "check_rules", lambda config: None)
         return VariantsConfig(**{**BASE, **keys})
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.name.endswith(" is positive")], ids=lambda rule: rule.name)
+def test_none_is_offered_where_a_field_may_be_none_alone(rule):
+    may_be_none = type(None) in get_args(VariantsConfig.__annotations__[rule.name.removesuffix(" is positive")])
+    assert ("None" in rule.text) is may_be_none
+
+
+def test_no_heads_are_refused_by_their_own_name():
+    with pytest.raises(ValueError, match="^num_attention_heads=0 must be greater than zero$"):
+        VariantsConfig(num_attention_heads=0)

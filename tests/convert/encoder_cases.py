@@ -70,7 +70,8 @@ _CHOICES = {
     },
 }
 
-ENCODERS = [name for name in family_names() if "masked_lm" in find_family(name).heads]
+SINGLE = [name for name in family_names() if not find_family(name).two_stacks]
+ENCODERS = [name for name in SINGLE if "causal_lm" not in find_family(name).heads]
 CASES = [(family, name) for family, names in _CHOICES.items() for name in names]
 FIRST = {family: next(iter(names)) for family, names in _CHOICES.items()}
 # whose code is that of another family

@@ -142,3 +142,12 @@ def test_a_path_with_the_name_of_a_preset_is_no_guess(read, tmp_path, monkeypatc
     with pytest.raises(ValueError, match=r"'gpt2' is a preset and also a path here; write './gpt2'"):
         read("gpt2")
     assert read("./gpt2").hidden_size == 64
+
+
+@pytest.mark.parametrize("keys", [{}, {"hidden_size": 64}])
+@pytest.mark.parametrize("read", [read_config, read_any_config])
+def test_a_checkpoint_that_does_not_say_its_type_is_not_taken_for_ours(read, keys, tmp_path):
+    """The family's defaults would fill in what is missing, and every number after that would be theirs."""
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    with pytest.raises(ValueError, match="names no model_type"):
+        read(tmp_path)
