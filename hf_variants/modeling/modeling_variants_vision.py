@@ -116,11 +116,7 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         if input_ids is not None and inputs_embeds is not None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         self.check_types(token_type_ids)
-        images = None
-        if pixel_values is not None:
-            if input_ids is None:
-                raise ValueError("pixel_values needs input_ids, whose placeholders say where the images are")
-            images = self.get_image_features(pixel_values, image_sizes, image_counts)
+        images = self.images_of(input_ids, pixel_values, image_sizes, image_counts)
         if inputs_embeds is None and input_ids is not None:
             past_key_values = self.cache_of(use_cache, past_key_values)
             call = Call(input_ids, images, image_counts, past_key_values, attention_mask, position_ids)
@@ -128,17 +124,25 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
             kwargs.update(read)
             if images is None and self.training and torch.is_grad_enabled():
                 inputs_embeds = inputs_embeds + self.unread_parameters().to(inputs_embeds.dtype)
-        if self.config.image_attention != "causal" and inputs_embeds is not None and inputs_embeds.shape[1] > 1:
-            lengths = None if images is None else [len(image) for image in images]
-            kwargs["blocks"] = self.blocks_of(input_ids, lengths, token_type_ids, past_key_values)
+        several = inputs_embeds is not None and inputs_embeds.shape[1] > 1
+        lengths = None if images is None else [len(image) for image in images]
         return self.language_model(
             inputs_embeds=inputs_embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
             use_cache=use_cache,
+            blocks=self.blocks_of(input_ids, lengths, token_type_ids, past_key_values) if several else None,
             **kwargs,
         )
+
+    def images_of(self, input_ids, pixel_values, image_sizes, image_counts):
+        """What `get_image_features` gives, or None without images. Raises ValueError for images without ids."""
+        if pixel_values is None:
+            return None
+        if input_ids is None:
+            raise ValueError("pixel_values needs input_ids, whose placeholders say where the images are")
+        return self.get_image_features(pixel_values, image_sizes, image_counts)
 
     def check_types(self, token_type_ids):
         """Raise a ValueError for types that nothing would read."""

@@ -206,20 +206,20 @@ def test_shipped_recipes_are_whole(recipe):
 def test_a_short_run_learns_to_read_digits(bridge, tmp_path):
     """One kind of question and minutes less than the recipe: far above the 10 % of a guess, on unseen images.
 
-    Gated cross-attention begins at gates of zero, and so is less far by then.
+    Gated cross-attention begins at gates of zero, and takes more steps to open them.
     """
     recipe = load_spec(VisionLanguageSpec, "recipes/vision_language.yaml")
-    steps = {"reads": "images", "batch_size": 64, "learning_rate": 0.003}
+    steps = {"reads": "images", "batch_size": 64, "learning_rate": 0.003, "steps": {"projection": 60, "gated": 150}[bridge]}
     phases = [
         phase("tower", "labels", ["tower"], steps=150, batch_size=128, learning_rate=0.003),
         phase("words", "words", ["text"], steps=40, batch_size=32, learning_rate=0.003),
-        {"name": "bridge", "trains": ["bridge"], "steps": 60, **steps},
-        {"name": "all", "trains": ["tower", "bridge", "text"], "steps": 60, **steps},
+        {"name": "bridge", "trains": ["bridge"], **steps},
+        {"name": "all", "trains": ["tower", "bridge", "text"], **steps},
     ]
     data = {"eval_examples": 200, "kinds": ["digit"]}
     keys = {"tower": recipe.tower, "text": {**recipe.text, "num_hidden_layers": 2}, "data": data, "phases": phases}
     result = vision_language(spec_of(tmp_path, bridge, **keys, measure_every=0), lambda line: None)
-    assert result["accuracies"]["held-out images, held-out phrases"]["all"] >= {"projection": 0.7, "gated": 0.25}[bridge]
+    assert result["accuracies"]["held-out images, held-out phrases"]["all"] >= 0.8
     assert result["alignment"]["cka"] > 0.3
     picture = Image.new("L", (8, 8))
     processor = AutoProcessor.from_pretrained(result["model"])
