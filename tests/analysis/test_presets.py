@@ -68,11 +68,9 @@ def test_a_preset_of_two_stacks_means_the_published_config(name):
     assert count_parameters(config).total == count
 
 
-@pytest.mark.parametrize("name", sorted(PAIRS))
+@pytest.mark.parametrize("name", sorted(name for name in PAIRS if name.startswith("tiny/")))
 def test_a_preset_of_two_stacks_trains(name):
-    small = {"num_hidden_layers": 1, "vocab_size": 61} if name.startswith("tiny/") else None
-    if small is None:
-        pytest.skip("counted above")
+    small = {"num_hidden_layers": 1, "vocab_size": 61}
     keys = preset_keys(name)
     stacks = {stack: {**keys[stack], **small} for stack in ("encoder", "decoder")}
     model = VariantsForSeq2SeqLM(load_preset(name, **stacks)).train()
