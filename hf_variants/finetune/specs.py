@@ -10,7 +10,8 @@ from typing import Literal
 
 from ..modeling.vocabulary import nearest
 from ..training.bounds import SEEDS, check_numbers
-from ..training.spec_parsing import describe_keys, key
+from ..training.idle_keys import refuse_idle_keys
+from ..training.spec_parsing import key
 
 ADAPTERS = ("lora", "dora", "qlora")
 
@@ -103,24 +104,5 @@ def check_keys(spec):
         if name not in VariantsConfig.own_fields():
             meant = nearest(name, VariantsConfig.own_fields())
             raise ValueError(f"unknown key 'toggles.{name}'{meant}; it takes the keys of VariantsConfig")
-    changed = _changed_keys(spec)
-    for name, tasks in _TASKS_OF.items():
-        if name in changed and spec.task not in tasks:
-            raise ValueError(
-                f"{name}={changed[name]!r} has no effect with task={spec.task!r}; it is for {' and '.join(tasks)}"
-            )
-    adapter = next((name for name in changed if name.startswith("adapter.")), None)
-    if adapter and spec.method not in ADAPTERS:
-        raise ValueError(f"{adapter}={changed[adapter]!r} has no effect with method='full'; choose from {list(ADAPTERS)}")
-
-
-def _changed_keys(spec):
-    """{dotted key: value} of what differs from the defaults."""
-    changed = {}
-    for name, _, default, _ in describe_keys(type(spec)):
-        value = spec
-        for part in name.split("."):
-            value = getattr(value, part)
-        if ("null" if value is None else str(value)) != default:
-            changed[name] = value
-    return changed
+    refuse_idle_keys(spec, "task", _TASKS_OF)
+    refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})

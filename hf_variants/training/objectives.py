@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .idle_keys import refuse_idle_keys
 from .span_corruption import CorruptedRows, corruption_for, sentinel_ids, sentinel_names
-from .specs import SpanCorruptionSpec
 from .trainer import collate_rows
 
 IGNORED = -100
-_DEFAULTS = SpanCorruptionSpec()
 
 
 @dataclass
@@ -96,6 +95,7 @@ _NEEDS = {
     "span_corruption": "needs an encoder-decoder: give model.encoder and model.decoder",
 }
 _FITTING = {"decoder": "clm", "encoder": "mlm", "encoder-decoder": "span_corruption"}
+_OBJECTIVES_OF = {"mask_share": ("mlm",), "tokenizer.mask_token": ("mlm",), "span_corruption": ("span_corruption",)}
 _METRICS = {"mlm": {"expert_balance"}, "span_corruption": set()}
 
 
@@ -144,15 +144,8 @@ def check_objective(spec, kind):
 
 
 def _check_keys(spec):
-    if not 0 < spec.mask_share < 1:
-        raise ValueError(f"mask_share={spec.mask_share} must lie between 0 and 1")
+    refuse_idle_keys(spec, "objective", _OBJECTIVES_OF)
     if spec.objective != "span_corruption":
-        changed = {name: value for name, value in vars(spec.span_corruption).items() if value != getattr(_DEFAULTS, name)}
-        for name, value in changed.items():
-            raise ValueError(
-                f"span_corruption.{name}={value!r} has no effect with objective={spec.objective!r}; set "
-                "objective='span_corruption'"
-            )
         return
     needed = corruption_of_spec(spec).spans
     if needed > spec.span_corruption.sentinels and spec.model is not None:

@@ -222,6 +222,8 @@ BAD = {
     "an encoder for clm": ({"model": {**DENSE, "is_causal": False}}, "objective='clm' needs a causal model"),
     "a share of all": ({"mask_share": 1.0}, "mask_share=1.0 must lie between 0 and 1"),
     "a misspelt option": ({"optimizer": "muon", "muon": {"nstep": 3}}, "unknown key 'muon.nstep' .did you mean 'ns_steps'"),
+    "a share that nothing hides": ({"mask_share": 0.3}, "mask_share=0.3 has no effect with objective='clm'"),
+    "a token that nothing hides": ({"tokenizer": {"mask_token": "<m>"}}, "tokenizer.mask_token='<m>' has no effect with"),
     "options of no use": ({"muon": {"ns_steps": 3}}, "has no effect with optimizer='adamw'"),
     "two optimizers": ({"optimizer": "muon", "trainer": {"optim": "sgd"}}, "trainer.optim='sgd' has no effect"),
 }
