@@ -47,7 +47,12 @@ def vision_config_from_native(native):
     written = as_plain_dict(_build(found, config, {}))
     given = {key: value for key, value in as_plain_dict(native).items() if key not in _PARTS}
     residue = {key: value for key, value in given.items() if key not in written or written[key] != value}
-    config.native = {"model_type": found.model_type, "config": residue, "vision_config": as_plain_dict(native.vision_config)}
+    tied = getattr(native.text_config, "tie_word_embeddings", None)
+    config.native = {
+        **{"model_type": found.model_type, "config": residue, "vision_config": as_plain_dict(native.vision_config)},
+        # what the whole says decides; the part may say otherwise
+        "text_config": {} if tied == native.tie_word_embeddings else {"tie_word_embeddings": tied},
+    }
     config.dtype = getattr(native, "dtype", None)
     return config
 
@@ -136,12 +141,16 @@ def _our_tower(found, vision):
     return tower_config({"model_type": found.tower_type, **keys, "vision_use_head": False})
 
 
+def _kept(found, config, part):
+    """What `config.native` keeps of a part for this family."""
+    native = config.native or {}
+    return native.get(part, {}) if native.get("model_type") == found.model_type else {}
+
+
 def _native_tower(found, config):
     if found.tower_type is None:
         return as_plain_dict(config.vision_config)
-    kept = (
-        (config.native or {}).get("vision_config", {}) if (config.native or {}).get("model_type") == found.model_type else {}
-    )
+    kept = _kept(found, config, "vision_config")
     own = as_plain_dict(config.vision_config)
     shape = {key: own[key] for key in own if key not in ("model_type", "vision_use_head")}
     return {**shape, **kept} if kept else shape
@@ -149,14 +158,13 @@ def _native_tower(found, config):
 
 def _build(found, config, kept):
     text = config_to_native(config.text_config).to_dict()
-    text = {key: value for key, value in text.items() if key not in found.text_keys}
+    text = {key: value for key, value in text.items() if key not in found.text_keys} | _kept(found, config, "text_config")
     keys = {**found.write(config), **kept, "tie_word_embeddings": config.tie_word_embeddings}
     return build_native_config(found.model_type, {**keys, "text_config": text, "vision_config": _native_tower(found, config)})
 
 
 def _written(found, config):
-    kept = (config.native or {}).get("config", {}) if (config.native or {}).get("model_type") == found.model_type else {}
-    native = _build(found, config, kept)
+    native = _build(found, config, _kept(found, config, "config"))
     again = _read(found, native)
     skipped = (*_PARTS, "native")
     lost = {

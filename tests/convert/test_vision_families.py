@@ -74,9 +74,19 @@ CASES = {
         siglip(), MistralConfig(**TEXT, sliding_window=8), **FULL, vision_feature_layer=-1, projector_hidden_act="relu"
     ),
     "llava_tied": lambda: llava(clip(), LlamaConfig(**TEXT, tie_word_embeddings=True)),
+    "llava_tied_in_the_text_alone": lambda: llava(
+        clip(), LlamaConfig(**TEXT, tie_word_embeddings=True), tie_word_embeddings=False
+    ),
+    "llava_tied_in_the_whole_alone": lambda: llava(clip(), LlamaConfig(**TEXT), tie_word_embeddings=True),
     "idefics3": lambda: idefics3(Idefics3Config, Idefics3ForConditionalGeneration),
     "smolvlm_tied": lambda: idefics3(SmolVLMConfig, SmolVLMForConditionalGeneration, tie_word_embeddings=True),
+    "idefics3_tied_in_the_whole_alone": lambda: Idefics3ForConditionalGeneration(
+        Idefics3Config(
+            vision_config=dict(VISION), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, tie_word_embeddings=True
+        )
+    ),
     "paligemma": lambda: paligemma(GemmaConfig(**GEMMA)),
+    "paligemma_untied_in_the_text_alone": lambda: paligemma(GemmaConfig(**GEMMA, tie_word_embeddings=False)),
     "paligemma2_beyond_the_vocabulary": lambda: paligemma(
         Gemma2Config(**GEMMA, sliding_window=6, query_pre_attn_scalar=8), image_token_index=120
     ),
