@@ -49,7 +49,7 @@ def extend_context(spec, announce=print_once):
         lambda: _extend(spec, corpus, announce),
         overwrite=spec.overwrite,
         announce=announce,
-        in_turn=arguments.main_process_first,
+        arguments=arguments,
         allow_changes=spec.allow_changes,
         fixed=_FIXED,
     )

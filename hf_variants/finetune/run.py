@@ -10,7 +10,7 @@ Notable here: everything that can be refused is refused before the first step; a
 
 from pathlib import Path
 
-from ..training.processes import is_writer, print_once
+from ..training.processes import in_turn, is_writer, print_once
 from ..training.stages import run_stage, write_json
 from .adapters import adapter_config, keep_differentiable, make_reachable, quantization, trainable_share
 from .base import base_fingerprint, check_base, prepare_base
@@ -60,7 +60,7 @@ def finetune(spec, announce=print_once):
         lambda: _finetune(spec, arguments, config, examples, names, longer, announce),
         overwrite=spec.overwrite,
         announce=announce,
-        in_turn=arguments.main_process_first,
+        arguments=arguments,
         allow_changes=spec.allow_changes,
         fixed=FIXED,
     )
@@ -95,7 +95,7 @@ def _within_length(examples, tokenizer, spec):
 def _finetune(spec, arguments, config, examples, names, longer, announce):
     from ..training.progress import shorten_progress
 
-    with arguments.main_process_first():
+    with in_turn(arguments):
         base = prepare_base(spec, config, announce)
         if names and is_writer():
             write_json(Path(spec.output_dir) / CLASSES_FILE, names)

@@ -18,7 +18,7 @@ from ..finetune.examples import read_examples
 from ..training.arguments import check_generation_section, training_arguments
 from ..training.bounds import check_numbers
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
-from ..training.processes import is_writer, print_once
+from ..training.processes import in_turn, is_writer, print_once
 from ..training.stages import run_stage
 from ..training.tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 from .pairs import PairCollator, decoder_start_of, encode_pairs
@@ -51,7 +51,7 @@ def seq2seq(spec, announce=print_once):
         lambda: _seq2seq(spec, arguments, pairs, repeated, announce),
         overwrite=spec.overwrite,
         announce=announce,
-        in_turn=arguments.main_process_first,
+        arguments=arguments,
         allow_changes=spec.allow_changes,
         fixed=FIXED,
     )
@@ -97,7 +97,7 @@ def stage_settings(spec, fingerprint):
 
 
 def _seq2seq(spec, arguments, pairs, repeated, announce):
-    with arguments.main_process_first():
+    with in_turn(arguments):
         tokenizer = _tokenizer(spec, pairs.train, announce)
     model = build_model(spec, tokenizer)
     start = decoder_start_of(model.config, "the model")

@@ -20,7 +20,7 @@ from .bounds import check_numbers
 from .documents import read_corpus
 from .models import build_model, check_model_entry, check_rows, model_section
 from .packing import short_row
-from .processes import print_once
+from .processes import in_turn, print_once
 from .row_files import packed_dataset, tokenizer_fingerprint
 from .saves import saving
 from .sharding import START_FOLDER, check_launch, ranks_per_row
@@ -81,7 +81,7 @@ def pretrain(spec, announce=print_once):
         lambda: _pretrain(spec, corpus, announce),
         overwrite=spec.overwrite,
         announce=announce,
-        in_turn=arguments.main_process_first,
+        arguments=arguments,
         allow_changes=spec.allow_changes,
         fixed=FIXED,
     )
@@ -144,8 +144,7 @@ def prepare_data(spec, train_texts, eval_texts, texts, announce=print_once):
     """Tokenizer (loaded or trained) and packed data sets of a spec, made by the first process and read by the
     others.
     """
-    # Trainer's own processes: accelerate alone takes a launch on CPUs for single ones
-    with training_arguments(spec).main_process_first():
+    with in_turn(training_arguments(spec)):
         tokenizer = _tokenizer(spec, train_texts, announce)
     return prepare_rows(spec, tokenizer, train_texts, eval_texts, texts, announce)
 
@@ -154,7 +153,7 @@ def prepare_rows(spec, tokenizer, train_texts, eval_texts, texts, announce=print
     """Packed data sets of a spec for a tokenizer, made by the first process and read by the others."""
     from .objectives import row_length
 
-    with training_arguments(spec).main_process_first():
+    with in_turn(training_arguments(spec)):
         folder = spec.data.cache_dir or str(Path(spec.output_dir) / "data")
         options = {"packing": spec.data.packing, "long_documents": spec.data.long_documents}
         length = row_length(spec)

@@ -141,9 +141,10 @@ def load_sharded(spec, build, auto, dtype):
         build: makes the whole model. auto: the Auto class that loads it.
     """
     from .arguments import training_arguments
+    from .processes import in_turn
 
     source = Path(spec.output_dir) / START_FOLDER
-    with training_arguments(spec).main_process_first():
+    with in_turn(training_arguments(spec)):
         if not (source / "config.json").is_file():
             partial = source.with_name(f"{START_FOLDER}.partial-{os.getpid()}")
             build().save_pretrained(partial)

@@ -13,7 +13,7 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
-from .processes import is_writer, print_once
+from .processes import in_turn, is_writer, print_once
 
 STAGE_FILE = "stage.json"
 
@@ -115,14 +115,14 @@ def run_stage(
     work,
     overwrite=False,
     announce=print_once,
-    in_turn=nullcontext,
+    arguments=None,
     allow_changes=False,
     fixed=None,
 ):
     """The result of `work()` (JSON values), or the recorded one where an equal stage is finished in `directory`.
 
     Args:
-        in_turn: context in which the processes of a launch claim the directory one after the other.
+        arguments: TrainingArguments of a launch, whose processes claim the directory in turn.
         allow_changes, fixed: as in `Stage.start`.
 
     Raises:
@@ -133,7 +133,7 @@ def run_stage(
     if result is not None:
         announce(f"{name}: already finished in {directory}, skipped")
         return result
-    with in_turn():
+    with in_turn(arguments) if arguments else nullcontext():
         changes = stage.start(overwrite, allow_changes, fixed)
     if changes:
         announce(f"{name}: goes on in {directory} with changed settings ({changes})")
