@@ -131,7 +131,7 @@ def _tower_on_meta(config):
     """{"vision_tower", "bridge": module} of a vision-language config, without memory."""
     import torch
 
-    from hf_variants.modeling.modeling_variants_vision import WIDTHS
+    from hf_variants.modeling.image_readers import WIDTHS
     from hf_variants.modeling.vision_bridge import VisionBridge
     from hf_variants.modeling.vision_tower import build_tower
 

@@ -5,28 +5,23 @@ and experts are theirs; an image is N features and two delimiters in the row, L 
 caches count them like any token.
 """
 
-import copy
-from functools import partial
-from typing import NamedTuple
-
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.generation import SuppressTokensLogitsProcessor
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_variants_vision import VariantsVisionConfig
-from .decoding import VariantsGenerationMixin
 from .expert_loading import quantized_as
-from .gated_cross_attention import GatedCrossAttention, ImageCache
-from .image_inputs import images_per_row, read_images
-from .image_memory import view_images
-from .kv_cache import fit_cache
+from .gated_cross_attention import GatedCrossAttention
+from .image_blocks import IMAGE_BLOCKS
+from .image_decoding import ImageGenerationMixin
+from .image_inputs import read_images
+from .image_readers import READERS, WIDTHS, Call
+from .joined_parts import join_parts
 from .losses import IGNORE, VariantsCausalLMOutput, next_token_labels
-from .masks import Blocks
 from .modeling_variants import VariantsLanguageModel
 from .variants_base import VariantsPreTrainedModel
 from .variants_model import VariantsModel
@@ -181,105 +176,7 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         return IMAGE_BLOCKS[self.config.image_attention](self, input_ids, lengths, token_type_ids, past_key_values)
 
 
-class Call(NamedTuple):
-    """What a call of `VariantsVisionModel` brings: its arguments, with images as lists of [tokens, hidden]."""
-
-    input_ids: torch.Tensor
-    images: list | None
-    image_counts: torch.Tensor | None
-    cache: Cache | None
-    attention_mask: torch.Tensor | dict | None
-    position_ids: torch.Tensor | None
-
-
-def place_in_row(model, call):
-    """Embeddings [B, T, H] of a row of text in which image tokens stand for the features of images, in reading order."""
-    is_image = call.input_ids == model.config.image_token_id
-    # an image token may lie outside of the vocabulary; what is looked up for it is replaced
-    embeds = model.get_input_embeddings()(call.input_ids.masked_fill(is_image, 0))
-    if not is_tracing(call.input_ids):
-        lengths = [] if call.images is None else [len(image) for image in call.images]
-        images_per_row(is_image.sum(dim=1).tolist(), lengths, call.image_counts)
-    if call.images is not None:
-        features = torch.cat(call.images).to(embeds.device, embeds.dtype)
-        embeds = embeds.masked_scatter(is_image.unsqueeze(-1), features)
-    return embeds, {}
-
-
-def look_across(model, call):
-    """Embeddings [B, T, H] of the text alone, and gated cross-attentions to the images before each token."""
-    config, input_ids, cache = model.config, call.input_ids, call.cache
-    is_image = input_ids == config.image_token_id
-    counts = None
-    if call.images is not None or not is_tracing(input_ids):
-        lengths = [] if call.images is None else [1] * len(call.images)
-        counts = images_per_row(is_image.sum(dim=1).tolist(), lengths, call.image_counts)
-    embeds = model.get_input_embeddings()(input_ids)
-    mask = call.attention_mask
-    visible = mask[:, -input_ids.shape[1] :] if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None
-    blocks = model.cross_layers
-    shape = config.cross_attention_scope, cache, config.text_config.num_hidden_layers, len(blocks)
-    fit_cache(cache, *model.language_model.windows)
-    images = None if call.images is None else [image.to(embeds.device, embeds.dtype) for image in call.images]
-    view = view_images(is_image, images, counts, *shape, call.position_ids, visible)
-    if view is None:
-        return embeds, {}
-    layers = [None] * len(blocks)
-    if view.layers is not None:
-        layers = [ImageCache(layer, int(index)) for layer, index in zip(view.layers, blocks, strict=True)]
-    return embeds, {
-        "insertions": {
-            int(index): partial(look, block, view, layer) for (index, block), layer in zip(blocks.items(), layers, strict=True)
-        }
-    }
-
-
-def look(block, view, layer, hidden_states):
-    # by position: what is handed to a checkpointed module by name would get no gradient
-    return block(hidden_states, view.states, view.sees, view.mask, layer)
-
-
-# bridge -> (model, `Call`) -> embeddings, further arguments of the language model
-READERS = {"projection": place_in_row, "gated_cross_attention": look_across}
-# bridge -> width of what images become
-WIDTHS = {"projection": lambda text: text.embedding_size, "gated_cross_attention": lambda text: text.hidden_size}
-
-
-def no_blocks(model, input_ids, lengths, token_type_ids, past_key_values):
-    return None
-
-
-def image_blocks(model, input_ids, lengths, token_type_ids, past_key_values):
-    """The tokens of each image, its delimiters included."""
-    if lengths is None:
-        return None
-    is_image = input_ids == model.config.image_token_id
-    numbers = torch.repeat_interleave(torch.arange(1, len(lengths) + 1), torch.tensor(lengths)).to(input_ids.device)
-    return Blocks(torch.zeros_like(input_ids).masked_scatter(is_image, numbers), windowed=True)
-
-
-def prefix_block(model, input_ids, lengths, token_type_ids, past_key_values):
-    """All tokens of type 0; behind cached tokens none, for the prefix ends where it was first run."""
-    cached = past_key_values is not None and past_key_values.get_seq_length() > 0
-    if cached and lengths is None:
-        return None
-    if token_type_ids is None:
-        raise ValueError(
-            "image_attention='prefix' needs token_type_ids, 0 for the tokens that all see each other (images and prompt) and "
-            "1 for those that follow"
-        )
-    return Blocks((token_type_ids == 0).long(), windowed=False)
-
-
-# image_attention -> (model, input_ids, lengths, token types, cache) -> `Blocks` or None
-IMAGE_BLOCKS = {"causal": no_blocks, "bidirectional": image_blocks, "prefix": prefix_block}
-
-
-# the arguments that bring images
-IMAGES = ("pixel_values", "image_sizes", "image_counts")
-
-
-class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguageModel, VariantsGenerationMixin):
+class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguageModel, ImageGenerationMixin):
     """Images and text in, text out: `VariantsVisionModel` with the language-model head of its text."""
 
     _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
@@ -307,25 +204,7 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
         Raises:
             ValueError: for other models, or as the config.
         """
-        if not hasattr(language_model.config, "layer_plan") or not hasattr(language_model, "lm_head"):
-            raise ValueError(
-                f"{type(language_model).__name__} is no VariantsForCausalLM; bring it in with hf_variants.convert.from_native"
-            )
-        text, vision = copy.deepcopy(language_model.config), copy.deepcopy(vision_model.config)
-        config = cls.config_class(text_config=text, vision_config=vision, image_token_id=image_token_id, **keys)
-        model = cls(config).to(language_model.dtype)
-        model.model.language_model.load_state_dict(language_model.model.state_dict(), strict=False)
-        model.lm_head.load_state_dict(language_model.lm_head.state_dict())
-        if not isinstance(model.transform, nn.Identity):
-            model.transform.load_state_dict(language_model.transform.state_dict())
-        tower = model.model.vision_tower.vision_model
-        given = vision_model.state_dict()
-        missing = [name for name in tower.state_dict() if name not in given]
-        if missing:
-            raise ValueError(f"{type(vision_model).__name__} lacks weights that the tower has: {missing[:6]}")
-        tower.load_state_dict({name: given[name] for name in tower.state_dict()})
-        model.generation_config = copy.deepcopy(language_model.generation_config)
-        return model
+        return join_parts(cls, language_model, vision_model, image_token_id, **keys)
 
     @property
     def text_config(self):
@@ -394,86 +273,6 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
                 f"targets; set them to {IGNORE}, as the collator does"
             )
         return targets.masked_fill(is_image, IGNORE)
-
-    def prepare_inputs_for_generation(
-        self, input_ids, next_sequence_length=None, past_key_values=None, is_first_iteration=False, **kwargs
-    ):
-        """As `VariantsForCausalLM`'s; images go in with the first call alone."""
-        inputs = super().prepare_inputs_for_generation(
-            input_ids,
-            next_sequence_length=next_sequence_length,
-            past_key_values=past_key_values,
-            is_first_iteration=is_first_iteration,
-            **kwargs,
-        )
-        if not is_first_iteration and kwargs.get("use_cache", True):
-            for name in (*IMAGES, "token_type_ids"):
-                inputs.pop(name, None)
-        elif kwargs.get("pixel_values") is not None and inputs["input_ids"].shape[1] < input_ids.shape[1]:
-            inputs.update(self._not_cached(input_ids, inputs))
-        return inputs
-
-    def _not_cached(self, input_ids, inputs):
-        """The images whose placeholders are among `inputs`, of those of the whole rows `input_ids`."""
-        images = read_images(*(inputs.get(name) for name in IMAGES))
-        lengths = [self.config.tokens_of_image(*images.size_of(index)) for index in range(len(images.pixels))]
-        placeholders = [(ids == self.config.image_token_id).sum(dim=1).tolist() for ids in (input_ids, inputs["input_ids"])]
-        counts = images_per_row(placeholders[0], lengths, inputs.get("image_counts"))
-        kept, start = [], 0
-        for count, new in zip(counts, placeholders[1], strict=True):
-            end = first = start + count
-            while first > start and sum(lengths[first:end]) < new:
-                first -= 1
-            kept.extend(range(first, end))
-            start = end
-        sizes = None if images.sizes is None else torch.tensor([images.sizes[index] for index in kept])
-        pixels = images.pixels[kept] if kept else None
-        return {"pixel_values": pixels, "image_sizes": sizes if kept else None, "image_counts": None}
-
-    def _update_model_kwargs_for_generation(self, outputs, model_kwargs, *args, **kwargs):
-        types = model_kwargs.get("token_type_ids")
-        model_kwargs = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
-        if types is not None:
-            # transformers repeats the last type, but what is generated follows the prefix
-            grown = model_kwargs["token_type_ids"].shape[1] - types.shape[1]
-            model_kwargs["token_type_ids"] = torch.cat((types, types.new_ones(types.shape[0], grown)), dim=1)
-        return model_kwargs
-
-    def _get_logits_processor(self, *args, **kwargs):
-        # no image would stand behind an image token that is generated
-        processors = super()._get_logits_processor(*args, **kwargs)
-        if self.config.image_token_id < self.vocab_size:
-            processors.append(SuppressTokensLogitsProcessor([self.config.image_token_id], device=self.device))
-        return processors
-
-    def mask_sequence(self, sequence, inputs):
-        """What `decoding` builds the masks of a compiled cache from, its image blocks known."""
-        if self.config.image_attention == "causal" or sequence.inputs_embeds.shape[1] == 1:
-            return sequence
-        images = {name: inputs.get(name) for name in IMAGES}
-        lengths = None if images["pixel_values"] is None else self.model.image_lengths(**images)
-        given = inputs["input_ids"], lengths, inputs.get("token_type_ids"), inputs.get("past_key_values")
-        return sequence._replace(blocks=self.model.blocks_of(*given))
-
-    def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **kwargs):
-        pixels = kwargs.get("pixel_values")
-        if expand_size > 1 and pixels is not None and pixels.dim() == 4:
-            kwargs.update(self._by_row(input_ids, kwargs))
-        return super()._expand_inputs_for_generation(
-            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **kwargs
-        )
-
-    def _by_row(self, input_ids, kwargs):
-        """Images as [B, K, ...], which beams repeat like any input."""
-        images = {name: kwargs.get(name) for name in IMAGES}
-        placeholders = (input_ids == self.config.image_token_id).sum(dim=1).tolist()
-        counts = images_per_row(placeholders, self.model.image_lengths(**images), images["image_counts"])
-        spread = {"image_counts": torch.tensor(counts, device=input_ids.device)}
-        for name in ("pixel_values", "image_sizes"):
-            if images[name] is not None:
-                rows = images[name].split(counts)
-                spread[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return spread
 
 
 # the Trainer shifts labels under label smoothing for the models that this table names
