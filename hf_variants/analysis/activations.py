@@ -4,7 +4,7 @@
     not kept    anything that is computed again: act(gate), act(gate) * up, scores, logits, rotated or scaled copies
     workspace   gradients and recomputed values that live while one feed-forward or one attention is differentiated
 
-Notable here: each number is read off what the modules hand to autograd (`memory_lean.py`, `attention_scores.py`,
+Notable here: each number is read off what the modules hand to autograd (`memory_lean.py`, `blockwise_attention.py`,
 `windowed_attention.py`, `experts.py`), and a test compares with the tensors that autograd really holds, toggle by toggle. The
 layout is that of torch's CPU kernels; a fused kernel of a GPU keeps the same tensors, but for copies that change a layout.
 """

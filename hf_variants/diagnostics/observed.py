@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..modeling.attention_scores import ATTENTION_FUNCTIONS, causal_mask, eager_attention, repeat_kv
+from ..modeling.attention_backends import ATTENTION_FUNCTIONS
+from ..modeling.attention_scores import causal_mask, eager_attention, repeat_kv
 from ..modeling.cross_attention import CROSS_ATTENTIONS
 
 

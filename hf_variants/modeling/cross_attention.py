@@ -10,12 +10,13 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.utils.import_utils import is_tracing
 
-from .attention_scores import ScoreTerms, attention_function
+from .attention_backends import attention_function
 from .grouped_attention import VariantsAttention, split_heads
 from .latent_attention import VariantsLatentAttention
 from .layer_plan import cross_plan
 from .masks import documents_of, needs_padding
 from .products import project
+from .score_terms import ScoreTerms
 
 
 def cross_mask(mask, batch, states):

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .attention_scores import ScoreTerms, attention_function
+from .attention_backends import attention_function
 from .norms import PerHeadNorm, VariantsRMSNorm, build_norm
 from .null_modules import Identity
 from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
 from .products import project
+from .score_terms import ScoreTerms
 from .start_window_cache import placed_query
 
 

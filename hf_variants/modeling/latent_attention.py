@@ -13,13 +13,15 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .attention_scores import ScoreTerms, attention_function, attention_weights, causal_mask
+from .attention_backends import attention_function
+from .attention_scores import attention_weights, causal_mask
 from .grouped_attention import TEMPERATURES, split_heads
 from .norms import VariantsRMSNorm, build_norm
 from .null_modules import Identity
 from .output_gate import build_output_gate
 from .positions import NoTurn, RotaryTurn
 from .products import project
+from .score_terms import ScoreTerms
 from .start_window_cache import placed_query
 
 

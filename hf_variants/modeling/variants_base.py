@@ -7,7 +7,7 @@ from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.output_capturing import OutputRecorder
 
-from .attention_scores import ATTENTION_FUNCTIONS
+from .attention_backends import ATTENTION_FUNCTIONS
 from .blocks import VariantsDecoderLayer
 from .built_config import all_as_built, built_fields, changed_fields
 from .configuration_variants import VariantsConfig

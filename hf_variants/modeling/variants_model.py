@@ -16,7 +16,6 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
-from .attention_scores import AlibiBias
 from .blocks import TOPOLOGIES, Scale
 from .cross_attention import cross_mask, new_cache, split_cache
 from .kv_cache import fit_cache
@@ -27,6 +26,7 @@ from .packed_attention import packed_rows
 from .pooling import PooledModelOutput, VariantsPooler, mean_of_tokens, real_tokens
 from .positions import POSITIONS, SPREADS, QueryTemperature, VariantsRotaryEmbedding, positions_of_ids
 from .relative_bias import RelativeBias
+from .score_terms import AlibiBias
 from .sequence import SequenceReader
 from .start_window_cache import counts_own_places
 from .token_types import build_token_types

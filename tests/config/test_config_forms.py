@@ -9,7 +9,7 @@ from rule_cases import BASE
 from transformers import AutoConfig, GenerationConfig
 
 from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsModel
-from hf_variants.modeling.attention_scores import ATTENTION_FUNCTIONS
+from hf_variants.modeling.attention_backends import ATTENTION_FUNCTIONS
 from hf_variants.modeling.blocks import ATTENTIONS, TOPOLOGIES
 from hf_variants.modeling.experts import ROUTERS
 from hf_variants.modeling.feed_forward import FEED_FORWARDS

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-import hf_variants.modeling.attention_scores as attention_scores
-from hf_variants.modeling.attention_scores import AlibiBias, ScoreTerms, eager_attention, sdpa_attention
+import hf_variants.modeling.blockwise_attention as blockwise_attention
+from hf_variants.modeling.attention_scores import eager_attention
+from hf_variants.modeling.fused_attention import sdpa_attention
+from hf_variants.modeling.score_terms import AlibiBias, ScoreTerms
 from tests.modeling.helpers import TOLERANCE, logits_of, model_of, pack, scaled_far
 from tests.variants import ATTENTION, POSITIONS, build, draw_ids, tiny
 
@@ -105,7 +107,7 @@ def gradients(name, backend, is_causal, inputs):
 @pytest.mark.parametrize("name", ["gqa", "mla_alternating", "sinks", "softcap", "sinks_softcap_sliding", "alibi_terms"])
 def test_b29_b30_parameter_gradients_equal_eager(name, is_causal, monkeypatch):
     """Blocks of 16 queries, the fewest, so that a row of 45 takes three of them; packed, with pads."""
-    monkeypatch.setattr(attention_scores, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 1)
     ids, positions, mask = pack([10, 30], pads=5)
     labels = ids.masked_fill(mask == 0, -100)
     for inputs in (
@@ -182,7 +184,7 @@ def attend(function, is_causal, kv_heads, case, mask_kind, offset):
 @pytest.mark.parametrize("case", CASES)
 def test_b29_b30_blockwise_gradients_equal_eager(case, kv_heads, is_causal, mask_kind, monkeypatch):
     """q, k, v, sinks and an additive mask; 37 queries in blocks of 16, also behind 5 cached keys."""
-    monkeypatch.setattr(attention_scores, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 1)
     for offset in (0, 5):
         arguments = is_causal, kv_heads, CASES[case], mask_kind, offset
         out, grads = attend(sdpa_attention, *arguments)
@@ -195,7 +197,7 @@ def test_b29_b30_blockwise_gradients_equal_eager(case, kv_heads, is_causal, mask
 @pytest.mark.parametrize("case", CASES)
 def test_b29_blockwise_keeps_no_scores(case, monkeypatch):
     """Nothing saved for the backward pass is as large as the scores of all queries and keys."""
-    monkeypatch.setattr(attention_scores, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 1)
     sizes = []
 
     def note(tensor):

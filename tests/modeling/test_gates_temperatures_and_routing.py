@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 
-from hf_variants.modeling.attention_scores import AlibiBias
 from hf_variants.modeling.experts import VariantsSparseMLP
 from hf_variants.modeling.positions import QueryTemperature, alibi_slopes
 from hf_variants.modeling.rope_scaling import LongRope
+from hf_variants.modeling.score_terms import AlibiBias
 from hf_variants.modeling.sparsemixer import mix_sparsely
 from tests.variants import EXPERTS, MLA, build, draw_ids, far, scaling, tiny
 

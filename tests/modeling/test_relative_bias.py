@@ -36,11 +36,11 @@ def test_backends_give_the_same_gradients_of_the_table(name):
 
 
 def test_gradients_in_blocks_and_under_activation_checkpointing(monkeypatch):
-    from hf_variants.modeling import attention_scores
+    from hf_variants.modeling import blockwise_attention
 
     grads = []
     for elements, reentrant in ((1 << 21, None), (1, None), (1 << 21, True), (1 << 21, False)):
-        monkeypatch.setattr(attention_scores, "BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", elements)
         model = build(tiny("relative", max_position_embeddings=64)).train()
         if reentrant is not None:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_variants.modeling import attention_scores, variants_model, windowed_attention
+from hf_variants.modeling import blockwise_attention, variants_model, windowed_attention
 from tests.variants import build, draw_ids, far, tiny
 
 NAMES = ["sliding", "alternating", "mla_sliding", "sinks_softcap_sliding", "alibi_terms", "mla_alternating", "nested_theta"]
@@ -14,7 +14,7 @@ LENGTH = 43
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(windowed_attention, "SMALLEST_BLOCK", 6)
-    monkeypatch.setattr(attention_scores, "BLOCK_ELEMENTS", 600)
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 600)
 
 
 def run(model, ids):
@@ -71,7 +71,7 @@ class Largest(torch.utils._python_dispatch.TorchDispatchMode):
 @pytest.mark.parametrize("name", ["sliding", "sinks_softcap_sliding", "mla_sliding"])
 @torch.no_grad()
 def test_nothing_of_the_size_of_all_pairs_is_made(name, monkeypatch):
-    monkeypatch.setattr(attention_scores, "BLOCK_ELEMENTS", 16 * 60 * 4)
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 16 * 60 * 4)
     length = 600
     model, ids = build(tiny(name, sliding_window=8, max_position_embeddings=1024)), draw_ids(1, length)
     with Largest() as largest:

@@ -1,0 +1,168 @@
+"""Exact attention in blocks of queries, recomputed in the backward pass, so that no Q x K scores are kept.
+
+Notable here: it computes every term, which torch's fused kernel does not, and sees only the keys that causality and a window
+leave to a block. The backward pass is that of FlashAttention (Dao et al. 2022, arXiv:2205.14135, Algorithm 4), and the sink's
+share of the softmax is in its normaliser.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from transformers.utils.import_utils import is_tracing
+
+from .attention_scores import apply_mask, window_of
+from .plain_linear import in_autocast_dtype
+
+BLOCK_ELEMENTS = 1 << 21
+
+
+def blockwise_attention(module, query, key, value, mask, scaling, terms):
+    """Exact attention in blocks of queries, recomputed in the backward pass. As `eager_attention`, returns the output."""
+    query, key, value = in_autocast_dtype(query, key, value)
+    slopes = q_index = k_index = bias = None
+    if terms.alibi is not None:
+        slopes, q_index, k_index, *numbers = terms.alibi
+        bias = (type(terms.alibi), tuple(numbers))
+    causal = mask is None and module.is_causal and query.shape[2] > 1
+    window = window_of(module) if causal else None
+    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], bias, window)
+    tensors = (query, key, value, mask, terms.sinks, slopes, q_index, k_index)
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules)[0]
+    return out.transpose(1, 2).contiguous()
+
+
+class _Rules(NamedTuple):
+    scaling: float
+    softcap: float | None
+    causal: bool
+    offset: int
+    bias: tuple | None
+    window: int | None
+
+    def bias_of(self, *tensors):
+        """The bias of a slope or table, and of places of queries and keys."""
+        kind, numbers = self.bias
+        return kind(*tensors, *numbers)
+
+
+def _blocks(query, key):
+    """Slices of the query axis whose scores hold at most BLOCK_ELEMENTS numbers; one slice while tracing."""
+    q_len = query.shape[2]
+    if is_tracing(query):
+        return [slice(0, q_len)]
+    rows = max(16, BLOCK_ELEMENTS // max(query.shape[0] * query.shape[1] * key.shape[2], 1))
+    return [slice(start, min(start + rows, q_len)) for start in range(0, q_len, rows)]
+
+
+def _grouped(states, kv_heads):
+    """[B, heads, Q, D] -> [B, kv_heads, groups * Q, D]: the queries of one key-value head as rows of one matrix."""
+    batch, heads, q_len, dim = states.shape
+    return states.reshape(batch, kv_heads, heads // kv_heads * q_len, dim)
+
+
+def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span):
+    """Scores [B, heads, rows, keys of `span`] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
+    batch, heads = query.shape[:2]
+    scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, span].transpose(2, 3)
+    scores = scores.view(batch, heads, -1, span.stop - span.start).float().mul_(rules.scaling)
+    tanh = None
+    if rules.softcap is not None:
+        tanh = scores.div_(rules.softcap).tanh_()
+        scores = rules.softcap * tanh
+    if slopes is not None:
+        scores = scores + rules.bias_of(slopes, q_index, k_index[:, span]).block(rows)
+    if mask is not None:
+        scores = apply_mask(scores, mask[:, :, rows, span])
+    elif rules.causal:
+        _hide_corners(scores, rules, rows, span)
+    return scores, tanh
+
+
+def _hide_corners(scores, rules, rows, span):
+    """Hide in place, in a block, the keys behind their query and those before its window: only at the block's two ends."""
+    first, last = rows.start + rules.offset, rows.stop + rules.offset - 1
+    columns = torch.arange(span.start, span.stop, device=scores.device)
+    queries = torch.arange(first, last + 1, device=scores.device).unsqueeze(1)
+    right = first + 1 - span.start
+    scores[..., right:].masked_fill_(columns[right:] > queries, -torch.inf)
+    if rules.window is not None:
+        left = max(last - rules.window + 1 - span.start, 0)
+        scores[..., :left].masked_fill_(columns[:left] <= queries - rules.window, -torch.inf)
+
+
+def _span(rules, rows, kv_len):
+    """The keys a block can see: under the plain causal rule none behind its last query, nor before its first one's window."""
+    if not rules.causal:
+        return slice(0, kv_len)
+    start = 0 if rules.window is None else max(rows.start + rules.offset - rules.window + 1, 0)
+    return slice(start, min(rows.stop + rules.offset, kv_len))
+
+
+def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules):
+    batch, heads, q_len, _ = query.shape
+    out, normaliser = [], []
+    for rows in _blocks(query, key):
+        span = _span(rules, rows, key.shape[2])
+        scores, _ = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
+        lse = scores.logsumexp(dim=-1, keepdim=True)
+        if sinks is not None:
+            lse = torch.logaddexp(lse, sinks.float().view(1, -1, 1, 1))
+        weights = (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp().to(value.dtype)
+        block = _grouped(weights, value.shape[1]) @ value[:, :, span]
+        out.append(block.view(batch, heads, -1, value.shape[-1]))
+        normaliser.append(lse)
+    return torch.cat(out, dim=2), torch.cat(normaliser, dim=2)
+
+
+class _BlockwiseAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, mask, sinks, slopes, q_index, k_index, rules):
+        out, lse = _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules)
+        ctx.save_for_backward(query, key, value, mask, sinks, slopes, q_index, k_index, out, lse)
+        ctx.rules = rules
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        query, key, value, mask, sinks, slopes, q_index, k_index, out, lse = ctx.saved_tensors
+        rules, kv_heads, batch = ctx.rules, key.shape[1], query.shape[0]
+        grad_query = torch.empty_like(query)
+        grad_key, grad_value = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (key, value))
+        grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
+        grad_table = torch.zeros(slopes.shape, dtype=torch.float32, device=key.device) if ctx.needs_input_grad[5] else None
+        delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
+        for rows in _blocks(query, key):
+            span = _span(rules, rows, key.shape[2])
+            scores, tanh = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
+            block_lse = lse[:, :, rows]
+            weights = (scores - block_lse.masked_fill(block_lse == -math.inf, 0.0)).exp()
+            grad_rows = _grouped(grad_out[:, :, rows], kv_heads)
+            grad_value[:, :, span] += _grouped(weights.to(value.dtype), kv_heads).transpose(2, 3) @ grad_rows
+            grad_weights = (grad_rows @ value[:, :, span].transpose(2, 3)).view_as(weights)
+            grad_scores = weights * (grad_weights.float() - delta[:, :, rows])
+            if grad_mask is not None:
+                grad_mask[:, :, rows, span] += grad_scores.sum_to_size(grad_mask[:, :, rows, span].shape)
+            if grad_table is not None:
+                grad_table += rules.bias_of(slopes, q_index, k_index[:, span]).table_gradient(rows, grad_scores)
+            if tanh is not None:
+                grad_scores = grad_scores * (1 - tanh * tanh)
+            grad_scores = _grouped((grad_scores * rules.scaling).to(key.dtype), kv_heads)
+            grad_query[:, :, rows] = (grad_scores @ key[:, :, span]).view(batch, query.shape[1], -1, query.shape[3])
+            grad_key[:, :, span] += grad_scores.transpose(2, 3) @ _grouped(query[:, :, rows], kv_heads)
+        grad_sinks = None
+        if sinks is not None and ctx.needs_input_grad[4]:
+            share = (sinks.float().view(1, -1, 1, 1) - lse).exp()
+            grad_sinks = -(share * delta).sum(dim=(0, 2, 3)).to(sinks.dtype)
+        return (
+            grad_query,
+            grad_key.to(key.dtype),
+            grad_value.to(value.dtype),
+            grad_mask,
+            grad_sinks,
+            None if grad_table is None else grad_table.to(slopes.dtype),
+            None,
+            None,
+            None,
+        )
