@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured ones, of five small models.
+"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured ones, of six small models.
 
 Each case is trained for two steps of AdamW (fused, as Trainer's default) on random tokens in a process of its own, with and
 without activation checkpointing; what is read is the kernel's high-water mark of resident memory, less what the process held
@@ -53,14 +53,20 @@ CASES = {
         2304,
     ),
     "encoder": ("BERT's choices, a tied vocabulary of 24,000", {**BERT, "vocab_size": 24000}, 4, 256),
+    "encoder-decoder": ("one table for both stacks, twice as much read as written", {"num_hidden_layers": 3}, 2, 512),
 }
+# tokens that the encoder of a case reads
+READ = {"encoder-decoder": 1024}
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
 
 
 def config_of(name, **keys):
-    from hf_variants import VariantsConfig
+    from hf_variants import VariantsConfig, VariantsSeq2SeqConfig
 
-    return VariantsConfig(**{**SHAPE, **CASES[name][1], **keys})
+    keys = {**SHAPE, **CASES[name][1], **keys}
+    if name in READ:
+        return VariantsSeq2SeqConfig(encoder=keys, decoder=dict(keys), share_embeddings=True, decoder_start_token_id=0)
+    return VariantsConfig(**keys)
 
 
 def predicted(name, checkpointing):
@@ -68,24 +74,33 @@ def predicted(name, checkpointing):
     from hf_variants.analysis import plan_memory
 
     _, _, rows, length = CASES[name]
-    options = {"length": length, "rows": rows, "dtype": "float32", "device": "cpu", "checkpointing": checkpointing}
+    options = {
+        "length": length,
+        "encoder_length": READ.get(name),
+        "rows": rows,
+        "dtype": "float32",
+        "device": "cpu",
+        "checkpointing": checkpointing,
+    }
     return plan_memory(config_of(name), **options)["peak"]
 
 
-def train(config, rows, length, checkpointing, steps=2):
-    """Two steps of AdamW on random tokens."""
+def train(config, rows, length, checkpointing, steps=2, read=None):
+    """Two steps of AdamW on random tokens; `read`: tokens of the encoder of an encoder-decoder."""
     import torch
 
-    from hf_variants import VariantsForCausalLM, VariantsForMaskedLM
+    from hf_variants import VariantsForCausalLM, VariantsForMaskedLM, VariantsForSeq2SeqLM
 
     torch.manual_seed(0)
-    model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config).train()
+    single = VariantsForCausalLM if config.stacks[-1].is_causal else VariantsForMaskedLM
+    model = (VariantsForSeq2SeqLM if read else single)(config).train()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    ids = torch.randint(1, config.vocab_size, (rows, length))
+    labels = torch.randint(1, config.vocab_size, (rows, length))
+    ids = torch.randint(1, config.vocab_size, (rows, read)) if read else labels
     for _ in range(steps):
-        model(input_ids=ids, labels=ids).loss.backward()
+        model(input_ids=ids, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -100,10 +115,10 @@ def measure(name):
         small["moe_intermediate_size"] = 32
     peaks = []
     for checkpointing in (False, True):
-        train(config_of(name, **small), 1, length, checkpointing)
+        train(config_of(name, **small), 1, length, checkpointing, read=READ.get(name))
         settle()
         empty = resident("VmRSS")
-        train(config_of(name), rows, length, checkpointing)
+        train(config_of(name), rows, length, checkpointing, read=READ.get(name))
         peaks.append(resident("VmHWM") - empty)
     return peaks
 

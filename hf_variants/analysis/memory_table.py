@@ -48,11 +48,16 @@ def memory_table(plans, title=None):
     return table
 
 
+def _read(settings):
+    length = settings["encoder_length"]
+    return "" if length is None else f", {settings['rows']} x {length:,} of the encoder"
+
+
 def _words(plan):
     settings = plan["settings"]
     words = [
         f"{plan['parameters']:,} parameters",
-        f"{settings['rows']} x {settings['length']:,} tokens per rank",
+        f"{settings['rows']} x {settings['length']:,} tokens per rank{_read(settings)}",
         settings["dtype"],
     ]
     if settings["purpose"] == "train":

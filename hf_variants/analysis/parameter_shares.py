@@ -15,7 +15,8 @@ class Share:
     """Numbers of one part on one device.
 
     Attributes:
-        part: `attention`, `mlp` (dense, routed and shared networks, and the router), `norms`, or one outside the layers.
+        part: `attention`, `cross_attention`, `mlp` (dense, routed and shared networks, and the router), `norms`, or one
+            outside the layers.
         numbers: parameters on this device; `products` of them meet a token in a product.
         routed: whether it is routed experts, which expert parallelism lays out by itself.
         table: whether it is an embedding, which 8-bit optimizers leave in fp32; `small`: tensors too small for them.
@@ -50,6 +51,7 @@ def layer_shares(config, plan, tensor_parallel=1, expert_parallel=1):
         "largest": config.hidden_size * max(config.num_attention_heads * config.value_head_dim, 1),
     }
     found = _shares("attention", sizes["attention"], 1, heads, **hidden)
+    found += _shares("cross_attention", sizes["cross_attention"], 1, heads, **hidden)
     inner = {"hidden_matrix": True, "largest": config.hidden_size * plan.intermediate_size}
     if "dense_mlp" in sizes:
         found += _shares("mlp", sizes["dense_mlp"], 1, tensor_parallel, **inner)
@@ -63,14 +65,25 @@ def layer_shares(config, plan, tensor_parallel=1, expert_parallel=1):
     return tuple(found + _shares("norms", sizes["norms"]))
 
 
-def outer_shares(config, tensor_parallel=1):
-    """The `Share`s of what stands before and after the layers; a tied head is the embedding's."""
-    found = []
+def vocabulary_divisor(config, tensor_parallel):
+    """By how much tensor parallelism divides the vocabulary on the device that holds the most of it."""
+    return config.vocab_size / -(-config.vocab_size // tensor_parallel)
+
+
+def outer_shares(config, tensor_parallel=1, headless=False, tableless=False):
+    """The `Share`s of what stands before and after the layers; a tied head is the embedding's.
+
+    headless, tableless: without a head, without a table of tokens, as the encoder of a pair.
+    """
+    left_out = {*(("head_transform", "lm_head") if headless else ()), *(("embedding",) if tableless else ())}
+    found, divisor = [], vocabulary_divisor(config, tensor_parallel)
     for sizes in outer_sizes(config):
         for part, size in sizes.items():
+            if part in left_out:
+                continue
             table = part in ("embedding", "positions", "token_types")
-            split = tensor_parallel if part in ("embedding", "lm_head") else 1
+            split = divisor if part in ("embedding", "lm_head") else 1
             found += _shares(part, size, split, split, table=table)
-    if config.tie_word_embeddings:
-        found.append(Share("lm_head", 0, lm_head_size(config).matrix / tensor_parallel))
+    if config.tie_word_embeddings and not headless:
+        found.append(Share("lm_head", 0, lm_head_size(config).matrix / divisor))
     return tuple(found)

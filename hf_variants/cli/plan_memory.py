@@ -22,6 +22,9 @@ def plan_memory(
     ] = None,
     purpose: Annotated[str, typer.Option(help="train or generate.")] = "train",
     length: Annotated[int, typer.Option(help="Tokens of a row; 0: the context.")] = 0,
+    encoder_length: Annotated[
+        int | None, typer.Option(help="Tokens that an encoder reads for a row; default: as many as the row.")
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows of a micro-batch on each data-parallel rank.")] = 1,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, or mixed (fp32 weights, autocast): the default of training.")
@@ -51,7 +54,8 @@ def plan_memory(
     from ..analysis.memory_table import memory_table, parse_bytes
 
     options = {
-        **{"purpose": purpose, "length": length or None, "rows": rows, "optimizer": optimizer, "accumulation": accumulation},
+        **{"purpose": purpose, "length": length or None, "encoder_length": encoder_length, "rows": rows},
+        **{"optimizer": optimizer, "accumulation": accumulation},
         **{"dtype": dtype or ("mixed" if purpose == "train" else "bfloat16"), "devices": devices, "device": device},
         **{"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel},
         "memory": None if memory is None else parse_bytes(memory),
