@@ -13,7 +13,7 @@ RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-slow test-all style style-check bench clean
+.PHONY: help setup quickstart test test-slow test-all style style-check bench bench-peers clean
 
 help:  ## list the targets
 	@echo "hf_variants: make TARGET"
@@ -71,6 +71,10 @@ bench: $(STAMP)  ## measure speed and memory
 	@echo "bench: measuring speed and memory"
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.growth
+
+bench-peers: $(STAMP)  ## measure beside LitGPT and x-transformers, installed into .venv-peers
+	@echo "bench-peers: measuring beside the peers"
+	$(BIN)/python -m benchmarks.peers
 
 clean:  ## remove caches and build output (keeps .venv and runs)
 	@echo "clean: removing caches and build output; .venv and runs stay"

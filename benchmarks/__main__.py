@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import peers
 from benchmarks.cases import CASES, find_case
 from benchmarks.table import print_table, write_json
 
@@ -71,8 +72,9 @@ def run_all(wanted, options, console):
 
 
 def read_results(folder):
-    """{case name: result} of the result files, in the order of the table."""
-    return {name: json.loads((folder / f"{name}.json").read_text()) for name in CASES if (folder / f"{name}.json").is_file()}
+    """{case name: result} of the result files, in the order of the table: the cases, then the rows of the peers."""
+    files = {name: folder / f"{name}.json" for name in (*CASES, *peers.ROWS)}
+    return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
 
 
 if __name__ == "__main__":
