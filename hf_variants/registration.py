@@ -18,12 +18,12 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from .modeling import modeling_variants as models
+from .modeling.awq_loading import register_awq
 from .modeling.modeling_image_encoder import VariantsImageEncoder
 from .modeling.modeling_variants_seq2seq import VariantsForSeq2SeqLM, VariantsSeq2SeqModel
 from .modeling.modeling_variants_vision import VariantsForImageTextToText, VariantsVisionConfig, VariantsVisionModel
 from .modeling.processing_variants import VariantsProcessor
 from .modeling.variants_base import AFTER_SAVE
-from .quantize.loading import register_awq
 
 AUTO_CLASSES = {
     AutoModel: models.VariantsModel,

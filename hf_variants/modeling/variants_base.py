@@ -8,6 +8,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.output_capturing import OutputRecorder
 
 from .attention_backends import ATTENTION_FUNCTIONS
+from .awq_loading import register_awq
 from .blocks import VariantsDecoderLayer
 from .built_config import all_as_built, built_fields, changed_fields
 from .configuration_variants import VariantsConfig
@@ -160,6 +161,8 @@ class VariantsPreTrainedModel(PreTrainedModel):
         # transformers' own error for mis-shaped weights names none of them, so it is kept from raising it
         may_reshape = kwargs.pop("ignore_mismatched_sizes", False)
         refuse_tensor_parallel(cls, pretrained_model_name_or_path, kwargs)
+        # here and not by the package alone: this file travels
+        register_awq()
         try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path,

@@ -1,9 +1,9 @@
 """4-bit weights: AWQ and round-to-nearest, written in the AutoAWQ `gemm` format and loaded with stock torch."""
 
+from ..modeling.awq_linear import AwqLinear
+from ..modeling.awq_loading import TorchAwqQuantizer, register_awq
 from .adapters import dequantize
-from .awq_linear import AwqLinear
 from .checkpoint import quantize_checkpoint
-from .loading import TorchAwqQuantizer, register_awq
 from .quality import quantization_quality
 from .result import QuantizationReport, QuantizedModel
 from .whole_model import quantize_awq, quantize_rtn

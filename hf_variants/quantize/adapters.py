@@ -11,7 +11,7 @@ import warnings
 import torch
 from torch import nn
 
-from .awq_linear import AwqLinear
+from ..modeling.awq_linear import AwqLinear
 
 # Starts of LoRA that leave the frozen weights alone (`init_lora_weights`); the others write into them.
 _HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal")

@@ -132,7 +132,7 @@ def quantized_counts(model):
 def _packed_kinds():
     from transformers.utils import is_bitsandbytes_available
 
-    from .awq_linear import AwqLinear
+    from ..modeling.awq_linear import AwqLinear
 
     if not is_bitsandbytes_available():
         return (AwqLinear,)

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 import torch
 
-from .packing import PACK
+from ..modeling.awq_packing import PACK
 
 GROUP_SIZES = (32, 64, 128, 256, -1)
 

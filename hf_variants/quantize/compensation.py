@@ -8,7 +8,8 @@ nearest ones keeps the nearest, so rounding is never worse than to nearest on it
 
 import torch
 
-from .rounding import GroupCodes, grid, group_range
+from ..modeling.group_codes import GroupCodes
+from .rounding import grid, group_range
 
 # Added to the diagonal of X^T X, relative to its mean: few tokens must not be fitted where they say nothing.
 DAMPING = 0.05

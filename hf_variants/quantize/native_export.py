@@ -10,9 +10,9 @@ import copy
 import torch
 from torch import nn
 
-from .awq_linear import AwqLinear
-from .packing import PACK
-from .rounding import GroupCodes
+from ..modeling.awq_linear import AwqLinear
+from ..modeling.awq_packing import PACK
+from ..modeling.group_codes import GroupCodes
 from .writer import save_quantized
 
 

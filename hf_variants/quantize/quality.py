@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from .awq_linear import AwqLinear
+from ..modeling.awq_linear import AwqLinear
 from .calibration import pack_calibration
 from .checkpoint import load_full_precision
 from .layerwise import build_layer, open_stream, shell_of

@@ -5,34 +5,12 @@ always hold zero, so that z fits in four bits; symmetric codes are asymmetric on
 function accepts leading batch dimensions.
 """
 
-from dataclasses import dataclass
-
 import torch
 
-LEVELS = 15
+from ..modeling.group_codes import LEVELS, GroupCodes, grouped
+
 # The smallest float16 step: an all-zero group still needs a scale to divide by.
 _SMALLEST_SCALE = 2.0**-24
-
-
-@dataclass
-class GroupCodes:
-    """A quantised matrix: `codes` uint8 [out, in], `zeros` uint8 [out, in / group], `scales` float16 [out, in / group]."""
-
-    codes: torch.Tensor
-    zeros: torch.Tensor
-    scales: torch.Tensor
-    group: int
-    top: int = LEVELS
-
-    def dequantize(self):
-        """The float32 matrix [out, in] that the codes stand for."""
-        zeros, scales = self.zeros.unsqueeze(-1), self.scales.float().unsqueeze(-1)
-        return ((grouped(self.codes, self.group).float() - zeros) * scales).flatten(-2)
-
-
-def grouped(weight, group):
-    """View [..., out, in] as [..., out, in / group, group]."""
-    return weight.unflatten(-1, (-1, group))
 
 
 def group_range(weight, group):

@@ -7,7 +7,8 @@ are passed over.
 
 import torch
 
-from .rounding import fake_quantize, group_range, grouped
+from ..modeling.group_codes import grouped
+from .rounding import fake_quantize, group_range
 from .statistics import squared_error
 
 RATIOS = 20

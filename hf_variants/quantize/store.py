@@ -16,7 +16,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from .awq_linear import AwqLinear
+from ..modeling.awq_linear import AwqLinear
 from .layer_quantization import LayerResult
 
 

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import nn
 
+from ..modeling.awq_linear import AwqLinear
 from ..modeling.blocks import TOPOLOGIES
-from .awq_linear import AwqLinear
 from .calibration import DEFAULT_LENGTH, pack_calibration
 from .checks import (
     check_finite_weights,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from .loading import register_awq
+from ..modeling.awq_loading import register_awq
 from .memory import give_back
 
 REPORT_NAME = "quantization_report.json"

@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 config = AutoConfig.for_model("variants", vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
 assert type(AutoModelForCausalLM.from_config(config)).__module__ == "hf_variants.modeling.modeling_variants"
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
-assert AUTO_QUANTIZER_MAPPING["awq"].__module__ == "hf_variants.quantize.loading"
+assert AUTO_QUANTIZER_MAPPING["awq"].__module__ == "hf_variants.modeling.awq_loading"
 from hf_variants.modeling.variants_base import AFTER_SAVE
 assert len(AFTER_SAVE) == 1
 from transformers import trainer

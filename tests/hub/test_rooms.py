@@ -16,7 +16,8 @@ from hf_variants.modeling.configuration_variants_seq2seq import _AUTO_MAP as _SE
 PACKAGE = Path(hf_variants.__file__).parent
 ROOM = PACKAGE / "modeling"
 FILES = sorted(path for path in ROOM.glob("*.py") if path.name != "__init__.py")
-TRAVELLING_PACKAGES = {"torch", "transformers", *sys.stdlib_module_names}
+# safetensors comes with transformers
+TRAVELLING_PACKAGES = {"torch", "transformers", "safetensors", *sys.stdlib_module_names}
 
 # Each room may import those before it in its own chain: modeling <- convert <- analysis <- tools <- hub, jobs <- cli.
 BELOW = {

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from hf_variants.quantize.awq_linear import KERNEL_ROWS, AwqLinear
+from hf_variants.modeling.awq_linear import KERNEL_ROWS, AwqLinear
 from hf_variants.quantize.rounding import quantize_groups
 from tests.variants import far
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_variants.quantize.packing import pack_gemm, unpack_gemm
+from hf_variants.modeling.awq_packing import pack_gemm, unpack_gemm
 
 
 def test_nibbles_are_interleaved_as_autoawq_writes_them():

@@ -21,7 +21,8 @@ from transformers.quantizers import auto
 from transformers.quantizers.quantizer_awq import AwqQuantizer
 
 from hf_variants import VariantsForSequenceClassification
-from hf_variants.quantize import AwqLinear, dequantize, loading, quantize_awq, quantize_rtn, register_awq, save_quantized
+from hf_variants.modeling import awq_loading as loading
+from hf_variants.quantize import AwqLinear, dequantize, quantize_awq, quantize_rtn, register_awq, save_quantized
 from tests.quantize.quantized import FITTING, FITTING_EXPERTS, FITTING_MLA, calibration, fitting
 from tests.variants import build, draw_ids, far, tiny
 

@@ -1,12 +1,10 @@
 """Loading AWQ checkpoints with plain `from_pretrained` where gptqmodel is not installed.
 
 Notable here: transformers' own quantizer for `quant_method: awq` is left in place where its kernels exist; otherwise
-this one takes its place and builds `AwqLinear`. What becomes 4-bit is what the checkpoint holds as `qweight`, so
-nothing is guessed from names, and a matrix that no Linear can take is an error instead of random weights.
+this one takes its place and builds `AwqLinear`. It travels with checkpoints, so that a process without the package reads
+them too.
 """
 
-from safetensors import safe_open
-from torch import nn
 from transformers.quantizers import auto
 from transformers.quantizers.quantizer_awq import AwqQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
@@ -14,6 +12,7 @@ from transformers.utils import is_gptqmodel_available
 from transformers.utils.quantization_config import AwqConfig, AwqFormat
 
 from .awq_linear import AwqLinear
+from .packed_loading import place, replace_packed
 
 
 class GemmAwqConfig(AwqConfig):
@@ -63,30 +62,15 @@ class TorchAwqQuantizer(AwqQuantizer):
         return dtype
 
     def _process_model_before_weight_loading(self, model, checkpoint_files=None, **kwargs):
-        linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        stored = stored_quantized_names(checkpoint_files, model.base_model_prefix, linears)
-        if stored is None:
-            output = model.get_output_embeddings()
-            skip = list(self.quantization_config.modules_to_not_convert or [])
-            stored = {n for n in linears if should_convert_module(n, skip) and model.get_submodule(n) is not output}
-        missing = sorted(stored - linears)
-        if missing:
-            raise ValueError(
-                f"the checkpoint holds 4-bit weights for {missing[:3]}{' and more' if len(missing) > 3 else ''}, but "
-                f"{type(model).__name__} has no Linear of that name (fused experts, or another architecture), and would start "
-                "from random weights there; load it with a class that keeps these matrices apart"
-            )
-        for name in sorted(stored):
-            dense = model.get_submodule(name)
-            layer = AwqLinear(
-                dense.in_features,
-                dense.out_features,
-                self.quantization_config.group_size,
-                dense.bias is not None,
-                device="meta",
-                dtype=dense.weight.dtype,
-            )
-            model.set_submodule(name, layer)
+        replace_packed(model, checkpoint_files, "qweight", lambda linears: self._chosen(model, linears), self._layer)
+
+    def _chosen(self, model, linears):
+        output, skip = model.get_output_embeddings(), list(self.quantization_config.modules_to_not_convert or [])
+        return {n for n in linears if should_convert_module(n, skip) and model.get_submodule(n) is not output}
+
+    def _layer(self, dense):
+        group, bias = self.quantization_config.group_size, dense.bias is not None
+        return AwqLinear(dense.in_features, dense.out_features, group, bias, device="meta", dtype=dense.weight.dtype)
 
     def _process_model_after_weight_loading(self, model, **kwargs):
         return model
@@ -100,28 +84,7 @@ class TorchAwqQuantizer(AwqQuantizer):
         return True
 
 
-def stored_quantized_names(files, base_prefix, linears):
-    """Names of the modules that `files` (safetensors) hold as `qweight`, as the model calls them; None where not readable.
-
-    A checkpoint of a model with a head is read by the bare model too, and the other way round: the base prefix is added or
-    taken away where that is how the model names its Linears.
-    """
-    if not files or not all(str(file).endswith(".safetensors") for file in files):
-        return None
-    stored = set()
-    for file in files:
-        with safe_open(file, framework="pt") as tensors:
-            stored |= {name.removesuffix(".qweight") for name in tensors.keys() if name.endswith(".qweight")}
-    prefix = f"{base_prefix}."
-    if stored and not stored & linears:
-        if any(name.removeprefix(prefix) in linears for name in stored):
-            return {name.removeprefix(prefix) for name in stored}
-        if any(prefix + name in linears for name in stored):
-            return {prefix + name for name in stored}
-    return stored
-
-
 def register_awq():
     """Make `from_pretrained` use `TorchAwqQuantizer` for AWQ checkpoints, unless gptqmodel is installed. Safe to repeat."""
     if not is_gptqmodel_available():
-        auto.AUTO_QUANTIZER_MAPPING["awq"] = TorchAwqQuantizer
+        place(auto.AUTO_QUANTIZER_MAPPING, "awq", TorchAwqQuantizer)
