@@ -32,13 +32,18 @@ class CacheSize:
     encoder_length: int = 0
 
 
-def cached_numbers_per_token(config, plan):
-    """Numbers that one layer stores for one token, or of cross-attention (whose plan is given then) for one state."""
+def key_and_value_numbers(config, plan):
+    """Numbers that one layer stores for one token as keys and as values: of MLA, the latent and the rotary key."""
     if config.attention_type == "mla":
         # Scores from the latent need each head's key norm, which only the expanded key could give.
         norms = 0 if plan.qk_norm == "none" else config.num_attention_heads
-        return config.kv_lora_rank + config.qk_rope_head_dim + norms
-    return 2 * config.num_key_value_heads * config.head_dim
+        return config.kv_lora_rank + norms, config.qk_rope_head_dim
+    return (config.num_key_value_heads * config.head_dim,) * 2
+
+
+def cached_numbers_per_token(config, plan):
+    """Numbers that one layer stores for one token, or of cross-attention (whose plan is given then) for one state."""
+    return sum(key_and_value_numbers(config, plan))
 
 
 def cached_tokens(plan, length):
@@ -51,30 +56,63 @@ CACHES = {
     "dynamic": "grows with the row; a window of W keeps W - 1 tokens",
     "static": "holds room for `length` tokens from the start, of a window or chunk for as many as it has",
     "fp8": "transformers' quantized cache with 8-bit floats: one byte a number, two fp32 scales a layer; full attention only",
+    "hqq": "the same with 4-bit integers of hqq, in groups of 64 numbers with a scale and a zero each",
+}
+# what transformers' quantized cache also names, and why it is not counted
+UNCOUNTED = {
+    "quanto": "unpacks by a C++ extension of optimum-quanto that is compiled at first use, and was not measured",
 }
 # of keys and of values, in each layer
 SCALE_BYTES = 8
-# what transformers' quantized cache also names, and why it is not counted
-UNCOUNTED = {"quanto": "optimum-quanto", "hqq": "hqq"}
+GROUPED = ("hqq",)
+# transformers' defaults: bits of a number, numbers of a group; newer tokens wait in the model's dtype
+BITS, GROUP_SIZE, RESIDUAL_LENGTH = 4, 64, 128
+QUANTIZED = ("fp8", *GROUPED)
 
 
 def check_cache(config, cache):
     """Raise ValueError for a kind of cache that is not counted, or that a config cannot have."""
     if cache in UNCOUNTED:
-        raise ValueError(
-            f"cache={cache!r} needs the package {UNCOUNTED[cache]} and keeps blocks of its own layout, which are not counted; "
-            f"choose from {list(CACHES)}"
-        )
+        raise ValueError(f"cache={cache!r} {UNCOUNTED[cache]}; choose from {list(CACHES)}")
     if cache not in CACHES:
         raise ValueError(f"cache={cache!r} is unknown; choose from {list(CACHES)}")
     kinds = {plan.layer_type for plan in config.layer_plan()}
-    if cache == "fp8" and kinds != {"full_attention"}:
-        raise ValueError(f"cache='fp8' takes full attention alone, but layer_types has {sorted(kinds - {'full_attention'})}")
+    if cache in QUANTIZED and kinds != {"full_attention"}:
+        raise ValueError(
+            f"cache={cache!r} takes full attention alone, but layer_types has {sorted(kinds - {'full_attention'})}"
+        )
+    if cache in GROUPED:
+        _check_groups(config, cache)
     if cache == "static" and "full_attention" not in kinds and record_bytes_per_token(config, 2):
         raise ValueError(
             "cache='static' of sliding layers alone cannot record what the rope types 'dynamic' and 'longrope' need; use "
             "cache='dynamic'"
         )
+
+
+def _check_groups(config, cache):
+    """Raise ValueError where the numbers of a token are no whole groups, so that some lengths could not be packed."""
+    for plan in config.layer_plan():
+        for what, numbers in zip(("keys", "values"), key_and_value_numbers(config, plan), strict=True):
+            if numbers % GROUP_SIZE:
+                raise ValueError(
+                    f"cache={cache!r} packs groups of {GROUP_SIZE} numbers, but the {what} of a token are {numbers} in layer "
+                    f"{plan.index}; use 'fp8', which takes any width"
+                )
+
+
+def layer_bytes(config, plan, length, batch_size, dtype_bytes, cache="dynamic"):
+    """Bytes of the self-attention of one layer after one call of `length` tokens."""
+    if cache in GROUPED:
+        return _packed_bytes(config, plan, batch_size * length, dtype_bytes)
+    numbers = cached_numbers_per_token(config, plan) * batch_size * tokens_held(plan, length, cache)
+    return numbers + SCALE_BYTES if cache == "fp8" else numbers * dtype_bytes
+
+
+def _packed_bytes(config, plan, tokens, dtype_bytes):
+    """Packed integers, and two numbers for each group, of `tokens` tokens of all rows."""
+    groups = sum(numbers * tokens // GROUP_SIZE for numbers in key_and_value_numbers(config, plan))
+    return groups * (GROUP_SIZE * BITS // 8 + 2 * dtype_bytes)
 
 
 def tokens_held(plan, length, cache="dynamic"):
@@ -106,6 +144,9 @@ def cross_numbers_per_state(config):
 def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None, cache="dynamic"):
     """Cache of `batch_size` rows of `length` tokens (None: `max_position_embeddings`), as `CacheSize`.
 
+    A packed cache is what one call of all tokens leaves; tokens that come one by one wait in the dtype of the model, up to
+    `RESIDUAL_LENGTH` of them, and `per_token` is what one adds once they are packed.
+
     `dtype_bytes` is 2 for bf16 and fp16, 4 for fp32, 1 for fp8. An encoder (`is_causal=False`) has none; an
     encoder-decoder has its decoder's. With cross-attention,
     `encoder_length` states (None: as many as tokens) are kept too, which does not grow with the tokens. `cache` is a key of
@@ -127,12 +168,11 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_leng
         raise ValueError(f"dtype_bytes={dtype_bytes} must be greater than zero; 2 for bf16, 4 for fp32")
     plans = config.layer_plan() if config.is_causal else ()
     # the record of a RoPE rule and its embeddings keep their own precision
-    number_bytes = 1 if cache == "fp8" else dtype_bytes
-    units = [cached_numbers_per_token(config, plan) * batch_size * number_bytes for plan in plans]
+    width = number_bytes(cache, dtype_bytes)
+    units = [cached_numbers_per_token(config, plan) * batch_size * width for plan in plans]
     record = record_bytes_per_token(config, dtype_bytes) * batch_size if plans else 0
     across = cross_numbers_per_state(config) * batch_size * dtype_bytes * states if plans else 0
-    kept = sum(unit * tokens_held(plan, length, cache) for unit, plan in zip(units, plans, strict=True))
-    kept += SCALE_BYTES * len(plans) if cache == "fp8" else 0
+    kept = sum(layer_bytes(config, plan, length, batch_size, dtype_bytes, cache) for plan in plans)
     growing = sum(unit for unit, plan in zip(units, plans, strict=True) if plan.window is None and plan.chunk is None)
     return CacheSize(
         bytes=int(kept + across + record * length),
@@ -143,6 +183,13 @@ def kv_cache_size(config, length=None, batch_size=1, dtype_bytes=2, encoder_leng
         dtype_bytes=dtype_bytes,
         encoder_length=states,
     )
+
+
+def number_bytes(cache, dtype_bytes):
+    """Bytes of one number in a kind of cache, its share of the scales of its group included."""
+    if cache in GROUPED:
+        return BITS / 8 + 2 * dtype_bytes / GROUP_SIZE
+    return 1 if cache == "fp8" else dtype_bytes
 
 
 def kv_cache_bytes(config, length=None, batch_size=1, dtype_bytes=2, encoder_length=None):

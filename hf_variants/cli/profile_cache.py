@@ -15,14 +15,20 @@ def add_to(app):
 
 
 def profile_cache(
-    models: Annotated[list[str], typer.Argument(help=SOURCE_HELP)],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL... [KEY=VALUE]...", help=f"{SOURCE_HELP} KEY=VALUE words change all of them."),
+    ],
     vary: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE,... to change in the first config; adds a column each.")
+        list[str] | None,
+        typer.Option(help="KEY=VALUE,... to change in the first config, or NAME:KEY=VALUE,...; adds a row each."),
     ] = None,
     length: Annotated[int, typer.Option(help="Tokens in the cache.")] = 4096,
     batch_size: Annotated[int, typer.Option(help="Rows.")] = 1,
     dtype: Annotated[str, typer.Option(help="dtype of the cache, and of the weights where measured.")] = "bfloat16",
-    cache: Annotated[str, typer.Option(help="dynamic, static (room for all tokens at once) or fp8 (quantized).")] = "dynamic",
+    cache: Annotated[
+        str, typer.Option(help="dynamic, static (room for all tokens at once), or quantized: fp8 or hqq.")
+    ] = "dynamic",
     encoder_length: Annotated[
         int | None, typer.Option(help="States that cross-attention keeps; default: as many as tokens.")
     ] = None,
@@ -30,31 +36,40 @@ def profile_cache(
         bool, typer.Option(help="Build each model with random weights; measure its cache and decoding.")
     ] = False,
     new_tokens: Annotated[int | None, typer.Option(help="Tokens decoded per measurement; default 32.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Text file; its perplexity read from the cache. MODELs are checkpoints then.")
+    ] = None,
     plot: Annotated[str | None, typer.Option(help="Write the figure to this .png, .svg or .pdf file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ):
-    """Bytes of the key-value cache by layer kind, per token and in all, of several configs."""
+    """Bytes of the key-value cache by layer kind, per token and in all, of several configs, and the speed of decoding."""
     check_plot(plot)
+    models, changed = sources_and_words(models)
     if new_tokens is not None and not measure:
         raise ValueError(f"--new-tokens {new_tokens} is decoded by --measure alone; add it or leave the number out")
+    if text is not None and (vary or changed):
+        raise ValueError(f"--text {text} is read by trained weights, which fit their own config alone; leave changes out")
     new_tokens = 32 if new_tokens is None else new_tokens
     from ..analysis.describe import human_bytes
     from ..convert.config_source import read_config
-    from ..evaluation.cache_profile import count_cache, decoder_of, measure_cache
+    from ..evaluation.cache_profile import count_cache, decoder_of, measure_caches
 
     kind = dtype_named(dtype)
-    configs = {name: read_config(name) for name in models}
+    configs = {name: read_config(name, **changed) for name in models}
     for words in vary or ():
-        configs[words] = read_config(models[0], **dict(parse_words(_keys(words))))
+        name, keys = labelled(words)
+        configs[name] = read_config(models[0], **{**changed, **dict(parse_words(_keys(keys)))})
     options = (length, batch_size, kind, cache, encoder_length)
     profiles = [count_cache(name, config, *options) for name, config in configs.items()]
     if measure:
-        for profile, config in zip(profiles, configs.values(), strict=True):
-            _check_size(profile.name, decoder_of(config), kind)
-        for profile, config in zip(profiles, configs.values(), strict=True):
-            if not as_json:
-                announce(f"measuring {profile.name}")
-            measure_cache(profile, config, new_tokens)
+        _check_size({name: decoder_of(config) for name, config in configs.items()}, kind)
+        tick = (lambda name: None) if as_json else (lambda name: announce(f"measuring {name}"))
+        measure_caches(profiles, configs.values(), new_tokens, tick=tick)
+    if text is not None:
+        from ..evaluation.cache_perplexity import measure_perplexity
+
+        for profile in profiles:
+            measure_perplexity(profile, profile.name, text)
     if plot:
         from ..report.cache_plot import plot_caches
 
@@ -66,13 +81,26 @@ def profile_cache(
 
     how = dtype if cache == "dynamic" else f"{dtype}, {cache}"
     view = Table(title=f"key-value cache of {batch_size} x {length:,} tokens in {how}", title_justify="left")
-    for column in ("config", "layers", "per token", "in all", "of MHA", *(("measured", "tokens/s") if measure else ())):
-        view.add_column(column)
+    for column in (
+        "config",
+        "layers",
+        "per token",
+        "in all",
+        "of MHA",
+        *(("measured", "tokens/s", "CPU ms") if measure else ()),
+    ):
+        view.add_column(column, overflow="fold")
+    if measure:
+        view.caption = "CPU ms: processor time of a token, all threads; all models decode by turns"
+        view.caption_justify = "left"
+    if text is not None:
+        view.add_column("perplexity")
     for profile in profiles:
-        layers = "\n".join(f"{row['layers']} x {row['kind']}: {human_bytes(row['bytes'])}" for row in profile.kinds)
-        measured = (human_bytes(profile.measured_bytes), _speed(profile)) if measure else ()
+        layers = "\n".join(_layers(row, len(profile.kinds)) for row in profile.kinds)
+        measured = (human_bytes(profile.measured_bytes), *_speed(profile)) if measure else ()
         sizes = (human_bytes(profile.bytes_per_token), human_bytes(profile.bytes), f"{profile.share_of_mha:.1%}")
-        view.add_row(profile.name, layers, *sizes, *measured)
+        read = () if text is None else (f"{profile.perplexity:.4g} (dynamic {profile.perplexity_of_dynamic:.4g})",)
+        view.add_row(profile.name, layers, *sizes, *measured, *read)
     console.print(view)
     announce_files(plot)
 
@@ -87,8 +115,36 @@ def dtype_named(name):
     return kind
 
 
+def _layers(row, kinds):
+    from ..analysis.describe import human_bytes
+
+    words = f"{row['layers']} x {row['kind']}"
+    return words if kinds == 1 else f"{words}: {human_bytes(row['bytes'])}"
+
+
 def _speed(profile):
-    return "" if profile.tokens_per_second is None else f"{profile.tokens_per_second:.1f}"
+    if profile.tokens_per_second is None:
+        return "", ""
+    return f"{profile.tokens_per_second:.1f}", f"{profile.processor_ms_per_token:.3g}"
+
+
+def labelled(words):
+    """(name, `KEY=VALUE,...`) of a `--vary` option, whose name stands before a colon or is the words themselves."""
+    name, colon, keys = words.partition(":")
+    return (name, keys) if colon and "=" not in name else (words, words)
+
+
+def sources_and_words(arguments):
+    """Arguments apart into sources and {key: value} of the `KEY=VALUE` words. Raises ValueError where no source is left."""
+    import re
+
+    words = [text for text in arguments if re.match(r"[A-Za-z_][\w.]*=", text)]
+    sources = [text for text in arguments if text not in words]
+    if not sources:
+        raise ValueError(
+            f"{' '.join(words)} changes a config, and none is named; give a preset, a .json, a folder or a Hub id"
+        )
+    return sources, dict(parse_words(words))
 
 
 def _keys(words):
@@ -98,11 +154,13 @@ def _keys(words):
     return re.split(r",(?=[\w.]+=)", words)
 
 
-def _check_size(name, config, dtype):
+def _check_size(configs, dtype):
     from ..analysis import count_parameters
 
-    need = count_parameters(config).total * max(dtype.itemsize, 4)
-    if need > 8e9:
+    need = {name: count_parameters(config).total * max(dtype.itemsize, 4) for name, config in configs.items()}
+    if sum(need.values()) > 16e9:
+        largest = max(need, key=need.get)
         raise ValueError(
-            f"--measure would build {name} with {need / 1e9:.0f} GB of weights; --vary num_hidden_layers=... makes it small"
+            f"--measure would build {sum(need.values()) / 1e9:.0f} GB of weights, {need[largest] / 1e9:.0f} of them of "
+            f"{largest}; num_hidden_layers=... makes them small"
         )

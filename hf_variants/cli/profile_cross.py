@@ -8,7 +8,7 @@ import typer
 from ..training.spec_parsing import parse_words
 from .console import announce, announce_files, check_plot, console
 from .describe import SOURCE_HELP
-from .profile_cache import _keys, dtype_named
+from .profile_cache import _keys, dtype_named, labelled, sources_and_words
 
 
 def add_to(app):
@@ -16,9 +16,13 @@ def add_to(app):
 
 
 def profile_cross(
-    models: Annotated[list[str], typer.Argument(help=SOURCE_HELP)],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL... [KEY=VALUE]...", help=f"{SOURCE_HELP} KEY=VALUE words change all of them."),
+    ],
     vary: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE,... to change in the first config; adds a row each.")
+        list[str] | None,
+        typer.Option(help="KEY=VALUE,... to change in the first config, or NAME:KEY=VALUE,...; adds a row each."),
     ] = None,
     encoder_lengths: Annotated[str, typer.Option(help="Tokens that the encoder reads, rising, apart by commas.")] = (
         "64,128,256,512"
@@ -33,6 +37,7 @@ def profile_cross(
 ):
     """FLOPs, cache bytes and time of a generated token of encoder-decoders against the length of what the encoder read."""
     check_plot(plot)
+    models, changed = sources_and_words(models)
     if new_tokens is not None and not measure:
         raise ValueError(f"--new-tokens {new_tokens} is timed by --measure alone; add it or leave the number out")
     lengths = _numbers(encoder_lengths)
@@ -40,9 +45,10 @@ def profile_cross(
     from ..evaluation.cross_profile import count_cross, measure_cross
 
     kind = dtype_named(dtype)
-    configs = {name: read_config(name) for name in models}
+    configs = {name: read_config(name, **changed) for name in models}
     for words in vary or ():
-        configs[words] = read_config(models[0], **dict(parse_words(_keys(words))))
+        name, keys = labelled(words)
+        configs[name] = read_config(models[0], **{**changed, **dict(parse_words(_keys(keys)))})
     profiles = [count_cross(name, config, lengths, length, batch_size, kind) for name, config in configs.items()]
     if measure:
         for profile, config in zip(profiles, configs.values(), strict=True):

@@ -31,10 +31,12 @@ def stream(
             raise ValueError(f"--sinks {count} must be at least 0 and less than --capacity {capacity}")
     if len(set(sinks)) != len(sinks):
         raise ValueError(f"--sinks {sinks} names a cache twice")
-    if tokens < 1:
-        raise ValueError(f"--tokens {tokens} must be at least 1")
+    for name, value in (("--tokens", tokens), ("--tokens-per-call", tokens_per_call)):
+        if value < 1:
+            raise ValueError(f"{name} {value} must be at least 1")
     from rich.progress import Progress
 
+    from ..evaluation.long_text import text_ids
     from ..evaluation.streaming import stream_edges, stream_perplexity
     from ..modeling.start_window_cache import StartWindowCache
     from ..quantize.checkpoint import load_full_precision
@@ -64,29 +66,6 @@ def stream(
         return
     _show(results, edges, tokens)
     announce_files(output, plot)
-
-
-def text_ids(text, tokenizer, tokens):
-    """ids [tokens + 1] of the beginning of a text file, behind the tokenizer's bos. Raises ValueError for a shorter text."""
-    from pathlib import Path
-
-    import torch
-
-    if not Path(text).is_file():
-        raise ValueError(f"--text {text!r} is not a file")
-    try:
-        read = Path(text).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--text {text!r} is not UTF-8 text: {error}") from None
-    # a whole library need not be encoded for the beginning of it
-    ids, size = [], 16 * (tokens + 1)
-    head = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    while len(ids) <= tokens and (not ids or size // 2 < len(read)):
-        ids = head + tokenizer(read[:size], add_special_tokens=False, verbose=False)["input_ids"]
-        size *= 2
-    if len(ids) <= tokens:
-        raise ValueError(f"--text {text!r} holds {len(ids) - 1:,} tokens to predict, less than --tokens {tokens:,}")
-    return torch.tensor(ids[: tokens + 1])
 
 
 def _show(results, edges, tokens):

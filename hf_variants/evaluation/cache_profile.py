@@ -4,15 +4,23 @@ Notable here: weights are random, for bytes and speed do not depend on them; wha
 holds, so a count that forgets a window or a shared head shows as a difference.
 """
 
+import statistics
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 import torch
 from transformers.cache_utils import EncoderDecoderCache, QuantizedCache, StaticCache
 
-from ..analysis.cache_size import SCALE_BYTES, cached_numbers_per_token, check_cache, kv_cache_size, tokens_held
+from ..analysis.cache_size import (
+    QUANTIZED,
+    cached_numbers_per_token,
+    check_cache,
+    kv_cache_size,
+    layer_bytes,
+    number_bytes,
+)
 from ..modeling.layer_plan import cross_plan
-from .speed import decoding_speed
 
 MEASURED_IN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -29,7 +37,10 @@ class CacheProfile:
         share_of_mha: bytes per token as a share of the same heads, each with keys and values of its own.
         measured_bytes: tensors of a cache after `length` tokens; None where not measured.
         tokens_per_second: of one row decoding greedily behind `length` tokens, on this machine; None where not measured, or
-            with cross-attention, whose states come from another model.
+            with cross-attention, whose states come from another model. `processor_ms_per_token`: processor time of all
+            threads for each of them.
+        perplexity, perplexity_of_dynamic: of a text of `length` tokens read from this cache and from a dynamic one
+            (`cache_perplexity.py`); None where not measured.
     """
 
     name: str
@@ -45,6 +56,9 @@ class CacheProfile:
     encoder_length: int = 0
     measured_bytes: int | None = None
     tokens_per_second: float | None = None
+    processor_ms_per_token: float | None = None
+    perplexity: float | None = None
+    perplexity_of_dynamic: float | None = None
 
     def as_dict(self):
         """Plain data."""
@@ -73,25 +87,26 @@ def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16, cache=
         raise ValueError(
             f"{name}: encoder_length={encoder_length} is what cross-attention keeps, and it has none; leave it out"
         )
-    if cache == "fp8" and config.add_cross_attention:
-        raise ValueError(f"{name}: cache='fp8' has no cross-attention; use 'dynamic' or 'static'")
+    if cache in QUANTIZED and config.add_cross_attention:
+        raise ValueError(f"{name}: cache={cache!r} has no cross-attention; use 'dynamic' or 'static'")
     size = kv_cache_size(config, length, batch_size, dtype.itemsize, encoder_length, cache)
-    width = 1 if cache == "fp8" else dtype.itemsize
-    scales = SCALE_BYTES if cache == "fp8" else 0
+    width = number_bytes(cache, dtype.itemsize)
     heads = config.num_attention_heads * (config.query_head_dim + config.value_head_dim) * config.num_hidden_layers
-    layers = Counter(
-        (_kind(plan), cached_numbers_per_token(config, plan), tokens_held(plan, length, cache)) for plan in config.layer_plan()
-    )
+    layers, first = Counter(), {}
+    for plan in config.layer_plan():
+        kind = (_kind(plan), cached_numbers_per_token(config, plan))
+        layers[kind] += 1
+        first.setdefault(kind, plan)
     kinds = [
         {
             "kind": kind,
             "layers": count,
-            "bytes_per_token": count * numbers * width * batch_size,
-            "bytes": count * (numbers * tokens * width * batch_size + scales),
+            "bytes_per_token": int(count * numbers * width * batch_size),
+            "bytes": count * layer_bytes(config, first[kind, numbers], length, batch_size, dtype.itemsize, cache),
         }
-        for (kind, numbers, tokens), count in layers.items()
+        for (kind, numbers), count in layers.items()
     ]
-    kinds += _cross_kinds(config, size.encoder_length, width * batch_size)
+    kinds += _cross_kinds(config, size.encoder_length, dtype.itemsize * batch_size)
     record = size.bytes - sum(row["bytes"] for row in kinds)
     if record:
         kinds.append({"kind": "record of the RoPE rule", "layers": 1, "bytes_per_token": record // length, "bytes": record})
@@ -110,17 +125,43 @@ def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16, cache=
     )
 
 
+def measure_cache(profile, config, new_tokens=32, seed=0):
+    """`measure_caches` of one profile; returns it."""
+    return measure_caches([profile], [config], new_tokens, seed)[0]
+
+
 @torch.no_grad()
-def measure_cache(profile, config, new_tokens=32, repeats=3, seed=0):
-    """Fill `measured_bytes` and `tokens_per_second` of a profile with a model of random weights; returns the profile.
+def measure_caches(profiles, configs, new_tokens=32, seed=0, tick=lambda name: None):
+    """Fill what is measured in profiles, each with a model of random weights; returns the profiles.
+
+    All models are there at once and decode by turns, a few tokens each, so that whatever else the machine does meets all of
+    them. Per token the median is taken: of the clock, and of processor time, which other programs disturb less.
+
+    Args:
+        tick: called with the name of a profile when its model is built.
 
     Raises:
         ValueError: for a config whose positions end before `length` + `new_tokens`, fewer than 2 new tokens, or a dtype in
-            which no model is run.
+            which no model is run; before any model is built.
     """
-    from ..modeling.modeling_variants import VariantsForCausalLM
+    configs = [decoder_of(config) for config in configs]
+    for profile, config in zip(profiles, configs, strict=True):
+        _check_measurable(profile, config, new_tokens)
+    decoders = []
+    for profile, config in zip(profiles, configs, strict=True):
+        tick(profile.name)
+        decoder = _filled(profile, config, new_tokens, seed)
+        decoders += [] if decoder is None else [(profile, decoder)]
+    for turn in _turns(new_tokens):
+        for _, decoder in decoders:
+            decoder.decode(turn)
+    for profile, decoder in decoders:
+        profile.tokens_per_second = 1 / statistics.median(decoder.seconds)
+        profile.processor_ms_per_token = 1000 * statistics.median(decoder.processor_seconds)
+    return profiles
 
-    config = decoder_of(config)
+
+def _check_measurable(profile, config, new_tokens):
     kind = getattr(torch, profile.dtype)
     if kind not in MEASURED_IN:
         raise ValueError(
@@ -135,40 +176,83 @@ def measure_cache(profile, config, new_tokens=32, repeats=3, seed=0):
             f"{profile.name}: max_position_embeddings={config.max_position_embeddings} is less than the length and the new "
             f"tokens, {profile.length} + {new_tokens}; give a shorter length"
         )
+
+
+def _turns(new_tokens):
+    """Tokens of each turn: a handful of turns, the first of which has one token more, which is not timed."""
+    share = max(1, new_tokens // 4)
+    turns = [share] * (new_tokens // share)
+    turns[-1] += new_tokens - sum(turns)
+    return turns
+
+
+def _filled(profile, config, new_tokens, seed):
+    """Fill `measured_bytes`; returns the `_Decoder` of one row behind `length` tokens, or None with cross-attention."""
+    from ..modeling.modeling_variants import VariantsForCausalLM
+
     torch.manual_seed(seed)
-    model = VariantsForCausalLM(config).to(kind).eval()
+    model = VariantsForCausalLM(config).to(getattr(torch, profile.dtype)).eval()
     ids = torch.randint(config.vocab_size, (profile.batch_size, profile.length))
     states = {}
     if config.add_cross_attention:
         shape = (profile.batch_size, profile.encoder_length, config.cross_attention_hidden_size)
         states["encoder_hidden_states"] = torch.randn(shape, dtype=model.dtype)
-    empty = NEW_CACHES[profile.cache](config, profile)
-    cache = model.base_model(input_ids=ids, past_key_values=empty, use_cache=True, **states).past_key_values
-    profile.measured_bytes = cache_bytes(cache)
-    del cache, empty
-    if not states:
-        profile.tokens_per_second = decoding_speed(model, ids[:1], new_tokens, repeats, **GENERATES_WITH[profile.cache])
-    return profile
+
+    def fill(ids, room):
+        empty = NEW_CACHES[profile.cache](config, profile, room)
+        return model(input_ids=ids, past_key_values=empty, use_cache=True, logits_to_keep=1, **states)
+
+    outputs = fill(ids, profile.length)
+    profile.measured_bytes = cache_bytes(outputs.past_key_values)
+    if states:
+        return None
+    if profile.batch_size > 1 or profile.cache == "static":
+        outputs = fill(ids[:1], profile.length + new_tokens)
+    return _Decoder(model, outputs)
 
 
-def _static_cache(config, profile):
-    cache = StaticCache(config=config, max_cache_len=profile.length)
+class _Decoder:
+    """One row that decodes greedily behind its cache, a turn at a time; `seconds` and `processor_seconds` of each token."""
+
+    def __init__(self, model, outputs):
+        self.model, self.cache, self.seconds, self.processor_seconds = model, outputs.past_key_values, [], []
+        self.token, self.warm = outputs.logits[:, -1:].argmax(-1), False
+
+    def decode(self, tokens):
+        for _ in range(tokens):
+            clock, processor = time.perf_counter(), time.process_time()
+            logits = self.model(input_ids=self.token, past_key_values=self.cache, use_cache=True).logits
+            self.token = logits[:, -1:].argmax(-1)
+            if self.warm:
+                self.seconds.append(time.perf_counter() - clock)
+                self.processor_seconds.append(time.process_time() - processor)
+            self.warm = True
+
+
+def _static_cache(config, profile, room):
+    cache = StaticCache(config=config, max_cache_len=room)
     if not config.add_cross_attention:
         return cache
     return EncoderDecoderCache(cache, StaticCache(config=config, max_cache_len=profile.encoder_length))
 
 
-# kind of cache -> an empty one for a config, None where the model makes its own; and how `generate` is told
+# kind of cache -> an empty one of a config with room for some tokens, None where the model makes its own
 NEW_CACHES = {
-    "dynamic": lambda config, profile: None,
+    "dynamic": lambda config, profile, room: None,
     "static": _static_cache,
-    "fp8": lambda config, profile: QuantizedCache("fp8", config),
+    **{kind: (lambda config, profile, room, kind=kind: quantized_cache(kind, config)) for kind in QUANTIZED},
 }
-GENERATES_WITH = {
-    "dynamic": {},
-    "static": {"cache_implementation": "static"},
-    "fp8": {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}},
-}
+
+
+def quantized_cache(kind, config):
+    """An empty quantized cache of a kind. Raises ValueError where its package is missing."""
+    try:
+        return QuantizedCache(kind, config)
+    except ImportError as error:
+        raise ValueError(
+            f"cache={kind!r} is counted without, but measured with its package: pip install 'hf-variants[quantized-cache]' "
+            f"({' '.join(str(error).split())})"
+        ) from None
 
 
 def cache_bytes(cache):
@@ -180,9 +264,19 @@ def cache_bytes(cache):
 
 
 def _tensors(layer):
+    # a quantized layer that holds no newer tokens shows its first ones as they were
     yield from (layer.keys, layer.values)
     for packed in (getattr(layer, "_quantized_keys", None), getattr(layer, "_quantized_values", None)):
-        yield from packed or ()
+        yield from _parts(packed)
+
+
+def _parts(packed):
+    """The tensors in which a backend keeps quantized numbers."""
+    if packed is None:
+        return ()
+    numbers, beside = packed
+    facts = beside.values() if isinstance(beside, dict) else (beside,)
+    return (numbers, *(value for value in facts if isinstance(value, torch.Tensor)))
 
 
 def decoder_of(config):

@@ -1,6 +1,6 @@
 """Parameters by part, total and active, and training FLOPs per token by part and length, as bars."""
 
-from .plot_file import save_plot
+from .plot_file import save_plot, short_name
 from .plots import COLOURS
 
 
@@ -15,7 +15,7 @@ def plot_count(facts, path, title=""):
         sizes = {"total": parameters["parts"], "active per token": parameters["active_parts"]}
         divisor, unit = (1e9, "billion") if parameters["total"] >= 1e9 else (1e6, "million")
         _stack(left, list(sizes), [{part: n / divisor for part, n in counts.items()} for counts in sizes.values()], colours)
-        left.set(ylabel=f"{unit} parameters", title=f"parameters, {title}" if title else "parameters")
+        left.set(ylabel=f"{unit} parameters", title=f"parameters, {short_name(title)}" if title else "parameters")
         lengths = [f"{row['length']:,}" for row in flops]
         training = [{part: sum(kinds.values()) / 1e9 for part, kinds in row["parts"].items()} for row in flops]
         _stack(right, lengths, training, colours)

@@ -1,6 +1,6 @@
 """What a generated token of encoder-decoders costs against the length of the encoder, as lines."""
 
-from .plot_file import save_plot
+from .plot_file import save_plot, short_name
 from .plots import COLOURS
 
 
@@ -18,7 +18,14 @@ def plot_cross(profiles, path):
             for index, profile in enumerate(profiles):
                 states = [point["states"] for point in profile.points]
                 colour = COLOURS[index % len(COLOURS)]
-                axis.plot(states, [value(point) for point in profile.points], "o-", color=colour, label=profile.name, ms=4)
+                axis.plot(
+                    states,
+                    [value(point) for point in profile.points],
+                    "o-",
+                    color=colour,
+                    label=short_name(profile.name),
+                    ms=4,
+                )
             axis.set(title=title, ylabel=unit, xlabel="tokens of the encoder", xlim=(0, None), ylim=(0, None))
         axes[0].legend(fontsize=8, frameon=False)
 

@@ -3,7 +3,7 @@
 from hf_variants.analysis.memory_plan import USABLE
 from hf_variants.analysis.memory_table import PARTS, plan_name
 
-from .plot_file import save_plot
+from .plot_file import save_plot, short_name
 from .plots import COLOURS
 
 
@@ -24,7 +24,8 @@ def plot_memory(plans, path, title=""):
             )
             base = [below + height for below, height in zip(base, heights, strict=True)]
         for place, total in enumerate(base):
-            axes.text(place, total, f"{total:.3g}", ha="center", va="bottom", fontsize=9)
+            backed = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+            axes.text(place, total, f"{total:.3g}", ha="center", va="bottom", fontsize=9, bbox=backed)
         memory = plans[0]["settings"]["memory"]
         if memory is not None:
             label = f"{USABLE:.0%} of a device"
@@ -32,9 +33,9 @@ def plot_memory(plans, path, title=""):
         axes.set_xticks(range(len(plans)), names, fontsize=8)
         settings = plans[0]["settings"]
         axes.set(ylabel="GB on each device")
-        axes.set_title(
-            f"{title}: {settings['devices']:,} x {settings['rows']} x {settings['length']:,} tokens, {settings['dtype']}"
-        )
+        size = f"{settings['devices']:,} x {settings['rows']} x {settings['length']:,} tokens"
+        read = "" if settings["encoder_length"] is None else f" behind {settings['encoder_length']:,}"
+        axes.set_title(f"{short_name(title)}: {size}{read}, {settings['dtype']}")
         axes.grid(axis="x", visible=False)
         axes.figure.legend(fontsize=8, frameon=False, loc="outside right upper")
 

@@ -23,8 +23,14 @@ def check_plot_path(path):
     return path
 
 
-def save_plot(draw, path, width=8.4, height=4.6, columns=1):
-    """Call `draw(axes)` (a list of axes where `columns` > 1) on a new figure and write it to `path`; returns the path."""
+def short_name(source):
+    """A source as a figure names it: the last part of a path, anything else as it is."""
+    text = str(source)
+    return Path(text).name if text.startswith(("/", "./", "../", "~")) else text
+
+
+def save_plot(draw, path, width=8.4, height=4.6, columns=1, rows=1):
+    """Call `draw(axes)` (a list of them where there are several) on a new figure and write it to `path`; returns the path."""
     path = check_plot_path(path)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -36,8 +42,8 @@ def save_plot(draw, path, width=8.4, height=4.6, columns=1):
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height))
         FigureCanvasAgg(figure)
-        axes = figure.subplots(1, columns)
-        draw(list(axes) if columns > 1 else axes)
+        axes = figure.subplots(rows, columns)
+        draw(list(axes.flat) if rows * columns > 1 else axes)
         try:
             figure.savefig(partial, format=path.suffix[1:].lower(), dpi=150)
             os.replace(partial, path)

@@ -1,6 +1,6 @@
 """Figures of a tokenizer report and of a vocabulary sweep, written to a file."""
 
-from ..report.plot_file import save_plot
+from ..report.plot_file import save_plot, short_name
 from ..report.plots import COLOURS
 
 
@@ -15,7 +15,7 @@ def plot_report(rows, path):
             values = [next(r for r in rows if (r["tokenizer"], r["language"]) == (name, language)) for language in languages]
             places = [place + (index - (len(names) - 1) / 2) * width for place in range(len(languages))]
             heights = [row["tokens_per_character"] for row in values]
-            bars = axes.bar(places, heights, width, color=COLOURS[index % len(COLOURS)], label=name)
+            bars = axes.bar(places, heights, width, color=COLOURS[index % len(COLOURS)], label=short_name(name))
             axes.bar_label(bars, fmt="{:.2f}", fontsize=8, padding=1)
         axes.set_xticks(range(len(languages)), languages)
         axes.set(ylabel="tokens per character", title="tokens per character by language")

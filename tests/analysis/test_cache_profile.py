@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from hf_variants import VariantsConfig, cli
-from hf_variants.evaluation.cache_profile import count_cache, measure_cache
+from hf_variants import VariantsConfig, VariantsForCausalLM, cli
+from hf_variants.evaluation.cache_perplexity import cache_perplexity
+from hf_variants.evaluation.cache_profile import count_cache, measure_cache, measure_caches, quantized_cache
 
 BASE = {
     "vocab_size": 61,
@@ -41,10 +42,10 @@ TOGGLES = {
 @pytest.mark.parametrize("name", TOGGLES)
 def test_predicted_bytes_are_the_measured_ones(name, dtype):
     config = VariantsConfig(**{**BASE, **TOGGLES[name]})
-    profile = measure_cache(count_cache(name, config, 20, 2, dtype), config, new_tokens=2, repeats=1)
+    profile = measure_cache(count_cache(name, config, 20, 2, dtype), config, new_tokens=2)
     assert profile.measured_bytes == profile.bytes == sum(row["bytes"] for row in profile.kinds)
     assert sum(row["layers"] for row in profile.kinds if "record" not in row["kind"]) == 4
-    assert profile.tokens_per_second > 0
+    assert profile.tokens_per_second > 0 and profile.processor_ms_per_token > 0
 
 
 @pytest.mark.parametrize("cache", ["static", "fp8"])
@@ -57,9 +58,61 @@ def test_other_caches_hold_what_is_predicted(name, cache):
         return
     for length in (4, 20):
         profile = count_cache(name, config, length, 2, torch.float32, cache)
-        measure_cache(profile, config, new_tokens=2, repeats=1)
+        measure_cache(profile, config, new_tokens=2)
         assert profile.measured_bytes == profile.bytes == sum(row["bytes"] for row in profile.kinds)
         assert profile.tokens_per_second > 0
+
+
+# attention kinds whose keys and values of a token are whole groups of 64 numbers
+PACKED = {
+    "mha": {},
+    "gqa": {"num_key_value_heads": 16},
+    "mqa": {"num_key_value_heads": 1, "num_attention_heads": 4, "head_dim": 64},
+    "mla": {**MLA, "kv_lora_rank": 128, "qk_rope_head_dim": 64},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_caches_hold_what_is_predicted(name, dtype):
+    config = VariantsConfig(**{**BASE, **PACKED[name]})
+    profile = measure_cache(count_cache(name, config, 20, 2, dtype, "hqq"), config, new_tokens=2)
+    assert profile.measured_bytes == profile.bytes == sum(row["bytes"] for row in profile.kinds)
+    width = 0.5 + 2 * dtype.itemsize / 64
+    plain = count_cache(name, config, 20, 2, dtype).bytes / dtype.itemsize
+    assert profile.bytes == plain * width and profile.bytes_per_token * 20 == profile.bytes
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_perplexity_is_read_from_the_cache(name):
+    torch.manual_seed(0)
+    model = VariantsForCausalLM(VariantsConfig(**{**BASE, **PACKED[name], "initializer_range": 0.3})).eval()
+    ids = torch.randint(61, (41,))
+    whole = model(input_ids=ids[None, :-1], use_cache=False).logits[0]
+    expected = torch.nn.functional.cross_entropy(whole, ids[1:]).exp().item()
+    for size in (1, 7, 40):
+        assert cache_perplexity(model, ids, None, size) == pytest.approx(expected, rel=1e-4)
+    packed = cache_perplexity(model, ids, quantized_cache("hqq", model.config), 8)
+    assert packed != pytest.approx(expected, rel=1e-5) and packed == pytest.approx(expected, rel=0.3)
+    # one call for everything never reads from the cache
+    assert cache_perplexity(model, ids, quantized_cache("hqq", model.config), 40) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("transformers.cache_utils.is_hqq_available", lambda: False)
+    with pytest.raises(ValueError, match=r"pip install 'hf-variants\[quantized-cache\]'"):
+        quantized_cache("hqq", VariantsConfig(**BASE))
+
+
+def test_models_decode_by_turns():
+    configs = [VariantsConfig(**{**BASE, **TOGGLES[name]}) for name in ("mha", "mqa")]
+    profiles = [count_cache(str(index), config, 8) for index, config in enumerate(configs)]
+    seen = []
+    measure_caches(profiles, configs, new_tokens=9, tick=seen.append)
+    assert seen == ["0", "1"]
+    for profile in profiles:
+        assert profile.measured_bytes == profile.bytes and profile.tokens_per_second > 0
+        assert 0 < profile.processor_ms_per_token < 1000
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -76,10 +129,14 @@ def test_what_cross_attention_keeps(name, cache):
 @pytest.mark.parametrize(
     "keys, options, match",
     [
-        ({}, {"cache": "quanto"}, "needs the package optimum-quanto"),
+        ({}, {"cache": "quanto"}, "cache='quanto' unpacks by a C\\+\\+ extension"),
+        ({"num_key_value_heads": 8}, {"cache": "hqq"}, "packs groups of 64 numbers, but the keys of a token are 32"),
+        ({**MLA, "kv_lora_rank": 64}, {"cache": "hqq"}, "packs groups of 64 numbers, but the values of a token are 4"),
+        ({"sliding_window": 4}, {"cache": "hqq"}, "cache='hqq' takes full attention alone"),
         ({}, {"cache": "paged"}, "cache='paged' is unknown; choose from"),
         ({}, {"encoder_length": 4}, "encoder_length=4 is what cross-attention keeps"),
         ({"add_cross_attention": True}, {"cache": "fp8"}, "has no cross-attention"),
+        ({"add_cross_attention": True}, {"cache": "hqq"}, "cache='hqq' has no cross-attention"),
         ({"add_cross_attention": True}, {"encoder_length": -1}, "encoder_length=-1 must be at least 0"),
         ({"sliding_window": 4, **TOGGLES["dynamic"]}, {"cache": "static"}, "of sliding layers alone cannot record"),
     ],
@@ -149,3 +206,24 @@ def test_command_line(tmp_path, capsys):
         assert code == 2 and f"no model runs in dtype='{kind}'" in err
     code, _, err = command(capsys, "llama-3-8b", "--dtype", "int8")
     assert code == 2 and "choose such as bfloat16" in err
+
+
+def test_perplexity_of_a_checkpoint_on_the_command_line(tmp_path, capsys):
+    from tests.tokenizers_for_tests import HARD_TEXTS, byte_level_bpe
+
+    torch.manual_seed(0)
+    byte_level_bpe().save_pretrained(tmp_path)
+    VariantsForCausalLM(VariantsConfig(**{**BASE, "vocab_size": 330, "initializer_range": 0.3})).save_pretrained(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(HARD_TEXTS), encoding="utf-8")
+    words = [str(tmp_path), "--text", str(tmp_path / "text.txt"), "--length", "50", "--dtype", "float32"]
+    found = {}
+    for cache in ("dynamic", "fp8"):
+        code, out, _ = command(capsys, *words, "--cache", cache, "--json")
+        found[cache] = json.loads(out)[0]
+        assert code == 0 and found[cache]["perplexity_of_dynamic"] == pytest.approx(found["dynamic"]["perplexity"])
+    assert found["fp8"]["perplexity"] != pytest.approx(found["dynamic"]["perplexity"], rel=1e-5)
+    assert found["fp8"]["perplexity"] == pytest.approx(found["dynamic"]["perplexity"], rel=0.1)
+    code, out, _ = command(capsys, *words, "--cache", "fp8")
+    assert code == 0 and "dynamic" in out and "perplexi" in out
+    code, _, err = command(capsys, *words, "--vary", "head_dim=4")
+    assert code == 2 and "leave changes out" in err
