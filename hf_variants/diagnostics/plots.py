@@ -37,14 +37,22 @@ def plot_maps(report, layer, path):
     if report.maps is None:
         raise ValueError("the report holds no maps; measure with keep_maps=True")
     maps = report.maps[layer]
+    columns = min(len(maps), 5)
+    rows = -(-len(maps) // columns)
 
     def draw(axes):
-        for head, axis in enumerate(axes if isinstance(axes, list) else [axes]):
-            axis.imshow(maps[head].clamp_min(1e-6).log10().numpy(), cmap="magma", vmin=-4, vmax=0)
-            axis.set(title=f"layer {layer}, head {head}", xlabel="key", ylabel="query" if head == 0 else "")
+        axes = axes if isinstance(axes, list) else [axes]
+        for axis in axes[len(maps) :]:
+            axis.set_visible(False)
+        for head, (axis, weights) in enumerate(zip(axes, maps, strict=False)):
+            image = axis.imshow(weights.clamp_min(1e-6).log10().numpy(), cmap="magma", vmin=-4, vmax=0)
+            axis.set_title(f"layer {layer}, head {head}", fontsize=9)
+            axis.set(xlabel="key" if head + columns >= len(maps) else "", ylabel="" if head % columns else "query")
             axis.grid(visible=False)
+        bar = axes[0].figure.colorbar(image, ax=axes, shrink=0.8)
+        bar.set_ticks([-4, -3, -2, -1, 0], labels=["≤ 0.0001", "0.001", "0.01", "0.1", "1"])
 
-    return save_plot(draw, path, width=3.2 * len(maps), height=3.6, columns=len(maps))
+    return save_plot(draw, path, width=2.2 * columns + 1.2, height=2.4 * rows + 0.3, columns=columns, rows=rows)
 
 
 def plot_receptive_field(field, path):
