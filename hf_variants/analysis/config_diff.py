@@ -33,6 +33,8 @@ def diff_configs(a, b, length=None, dtype="bfloat16"):
     first, second = read_config(a), read_config(b)
     if length is None:
         length = min(first.max_position_embeddings, second.max_position_embeddings)
+    if length < 1:
+        raise ValueError(f"length={length} must be at least 1 token")
     toggles = {name: list(pair) for name, pair in differences(first, second).items() if _says_something(*pair)}
     costs = [_costs(config, length, DTYPE_BYTES[dtype]) for config in (first, second)]
     names = dict.fromkeys([*costs[0], *costs[1]])

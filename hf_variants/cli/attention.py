@@ -32,6 +32,9 @@ def attention(
     check_plot(plot)
     if maps is not None and plot is None:
         raise ValueError(f"--maps {maps} draws a figure; name its file with --plot")
+    for name, value, least in (("--rows", rows, 1), ("--length", length, 2), ("--sink-tokens", sink_tokens, 0)):
+        if value < least:
+            raise ValueError(f"{name} {value} must be at least {least}")
     from ..diagnostics import attention_report
     from ..jobs.quantization import calibration_ids
     from ..quantize.checkpoint import load_full_precision
@@ -86,6 +89,10 @@ def receptive_field(
     from ..diagnostics import receptive_field as measure
 
     config = read_config(model, **dict(parse_words(words or ())))
+    if len(config.stacks) > 1:
+        raise ValueError(
+            f"{model} is an encoder-decoder, whose rows see two inputs; give its decoder or encoder as a .json alone"
+        )
     size = count_parameters(config).total
     if size > 2e8:
         raise ValueError(

@@ -10,7 +10,7 @@ from .console import console
 from .recipe_command import SETTINGS
 
 SOURCE_HELP = "Preset, config .json, folder, or Hub id; of this family or of a native one."
-Length = Annotated[int, typer.Option(help="Tokens at which FLOPs and cache are counted; 0: the context.")]
+Length = Annotated[int | None, typer.Option(help="Tokens at which FLOPs and cache are counted; default: the context.")]
 Dtype = Annotated[str, typer.Option(help="dtype of weights and cache.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -25,7 +25,7 @@ def describe(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, dots reach into parts; also as --key value."),
     ] = None,
-    length: Length = 0,
+    length: Length = None,
     dtype: Dtype = "bfloat16",
     as_json: Json = False,
 ):
@@ -37,6 +37,6 @@ def describe(
     from ..analysis.describe import describe_table, native_families
 
     if as_json:
-        print(json.dumps({**count(config, length or None, dtype), "native_families": native_families(config)}, indent=2))
+        print(json.dumps({**count(config, length, dtype), "native_families": native_families(config)}, indent=2))
     else:
-        console.print(describe_table(config, length or None, dtype, title=model, families=True))
+        console.print(describe_table(config, length, dtype, title=model, families=True))

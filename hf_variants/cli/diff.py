@@ -24,7 +24,9 @@ def diff(
             metavar="[KEY=VALUE]...", help="Keys of B to change first, dots reach into parts; also as --key value."
         ),
     ] = None,
-    length: Annotated[int, typer.Option(help="Tokens at which FLOPs and cache are counted; 0: the shorter context.")] = 0,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens at which FLOPs and cache are counted; default: the shorter context.")
+    ] = None,
     dtype: Dtype = "bfloat16",
     as_json: Json = False,
 ):
@@ -34,7 +36,7 @@ def diff(
     first, second = read_config(a), read_config(b, **dict(parse_words(words or ())))
     from ..analysis.config_diff import diff_configs, diff_table
 
-    facts = diff_configs(first, second, length or None, dtype)
+    facts = diff_configs(first, second, length, dtype)
     if as_json:
         print(json.dumps(facts, indent=2))
     else:

@@ -21,7 +21,7 @@ def plan_memory(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config, also as --key value.")
     ] = None,
     purpose: Annotated[str, typer.Option(help="train or generate.")] = "train",
-    length: Annotated[int, typer.Option(help="Tokens of a row; 0: the context.")] = 0,
+    length: Annotated[int | None, typer.Option(help="Tokens of a row; default: the context.")] = None,
     encoder_length: Annotated[
         int | None, typer.Option(help="Tokens that an encoder reads for a row; default: as many as the row.")
     ] = None,
@@ -54,7 +54,7 @@ def plan_memory(
     from ..analysis.memory_table import memory_table, parse_bytes
 
     options = {
-        **{"purpose": purpose, "length": length or None, "encoder_length": encoder_length, "rows": rows},
+        **{"purpose": purpose, "length": length, "encoder_length": encoder_length, "rows": rows},
         **{"optimizer": optimizer, "accumulation": accumulation},
         **{"dtype": dtype or ("mixed" if purpose == "train" else "bfloat16"), "devices": devices, "device": device},
         **{"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel},

@@ -118,7 +118,10 @@ def _named_file(word):
     language, _, file = word.partition("=")
     if not language or not Path(file).is_file():
         raise ValueError(f"--text {word!r} is not LANGUAGE=FILE with a file that exists")
-    return language, Path(file).read_text(encoding="utf-8")
+    try:
+        return language, Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--text {word!r} is not UTF-8 text: {error}") from None
 
 
 def _sizes(text):

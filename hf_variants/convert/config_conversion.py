@@ -11,6 +11,7 @@ import json
 
 from hf_variants.convert.expression import Inexpressible, families_like, lost_toggles, who_could
 from hf_variants.convert.meaning import differences
+from hf_variants.convert.quiet import quiet
 from hf_variants.convert.registry import find_family
 
 # What names a checkpoint rather than a model: set anew by whoever saves.
@@ -61,7 +62,9 @@ def config_to_native(config, family_name=None):
     try:
         return _written(find_family(name), config)
     except Inexpressible as error:
-        raise ValueError(f"{error}. {who_could(config, error.lost, _written)}") from error
+        with quiet():
+            others = who_could(config, error.lost, _written)
+        raise ValueError(f"{error}. {others}") from error
 
 
 def can_express(model_type, config):
@@ -77,13 +80,14 @@ def _first_that_fits(config):
     from transformers.utils import logging
 
     fitting, closest = [], None
-    for found in families_like(config):
-        try:
-            fitting.append((found.model_type, _tried(found, config)))
-        except Inexpressible as error:
-            closest = error if closest is None or error.count < closest.count else closest
-    if not fitting:
-        raise ValueError(f"the closest native family: {closest}. {who_could(config, closest.lost, _written)}")
+    with quiet():
+        for found in families_like(config):
+            try:
+                fitting.append((found.model_type, _tried(found, config)))
+            except Inexpressible as error:
+                closest = error if closest is None or error.count < closest.count else closest
+        if not fitting:
+            raise ValueError(f"the closest native family: {closest}. {who_could(config, closest.lost, _written)}")
     name, native = fitting[0]
     logging.get_logger(__name__).warning(
         f"The config can be written as {', '.join(item[0] for item in fitting)}; {name} is used. Name another with `family`."

@@ -5,9 +5,9 @@ counts from a config counts native models too. Families, and torch with them, ar
 """
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
+from hf_variants.convert.quiet import quiet
 from hf_variants.presets import list_presets, preset_keys
 
 _PAIR = "variants_seq2seq"
@@ -34,6 +34,8 @@ def read_config(source, **overrides):
     name = str(source)
     keys = preset_keys(name) if _is_preset(name) else _read_keys(name)
     model_type = keys.get("model_type", "variants")
+    if not isinstance(model_type, str):
+        raise ValueError(f"{name}: model_type={model_type!r} must be one word")
     if model_type == "variants":
         return _ours(_replaced(keys, overrides))
     if model_type == _PAIR:
@@ -69,19 +71,6 @@ def expressible_families(config):
 
     with quiet():
         return [found.model_type for found in known_families() if can_express(found.model_type, config)]
-
-
-@contextmanager
-def quiet():
-    """Without the library's warnings about native configs that are only built to be compared."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _ours(keys):
@@ -203,6 +192,11 @@ def _refuse_unknown_type(model_type, keys, name):
     """As `find_family`, with a word on the text part of a config that has several."""
     from hf_variants.convert.registry import family_names, find_family
 
+    if model_type == _IMAGES:
+        raise ValueError(
+            f"{name} reads images, and this is counted of text alone: give its text_config as a .json of its own; `count` and "
+            "`image-cost` take the whole"
+        )
     try:
         find_family(model_type)
     except ValueError as error:

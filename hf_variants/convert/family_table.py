@@ -82,8 +82,8 @@ def family_facts(model_type):
 
 def all_families():
     """{"families": [`family_facts`, ...], "left_out": {model type: reason}}, for the command line and the docs."""
-    from hf_variants.convert.config_source import quiet
     from hf_variants.convert.left_out import LEFT_OUT
+    from hf_variants.convert.quiet import quiet
     from hf_variants.convert.registry import family_names
 
     with quiet():

@@ -53,8 +53,10 @@ def read_vision_config(source):
         return source
     try:
         config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{source!s} holds no config that can be read: {str(error).splitlines()[0]}") from None
+    except Exception as error:
+        # the library's strict classes raise kinds of their own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{source!s} holds no config that can be read: {reason}") from None
     if config.model_type != "variants_vision":
         raise ValueError(f"{source!s} is a {config.model_type!r}; give a vision-language model (variants_vision)")
     return config

@@ -46,13 +46,18 @@ def calibration_ids(texts, tokenizer, rows, length):
     """Up to `rows` rows of `length` ids (int64 [rows, length]), spread evenly over the documents.
 
     Raises:
-        ValueError: when the documents do not fill one row.
+        ValueError: when the documents do not fill one row; for rows below 1 or a length below 2.
     """
     import torch
 
     from ..training.packing import encode_documents, pack
 
+    for name, value, least in (("rows", rows, 1), ("length", length, 2)):
+        if value < least:
+            raise ValueError(f"{name}={value} must be at least {least}")
     packed = [row["input_ids"] for row in pack(encode_documents(texts, tokenizer), length)]
+    if not packed:
+        raise ValueError(f"the text does not fill one row of length={length} tokens; give more of it, or shorter rows")
     chosen = [packed[index * len(packed) // rows] for index in range(min(rows, len(packed)))]
     return torch.stack([torch.as_tensor(row, dtype=torch.long) for row in chosen])
 

@@ -347,8 +347,9 @@ class VariantsConfig(FamilyConfig):
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None:
-            if self.num_attention_heads <= 0:
-                raise ValueError(f"num_attention_heads={self.num_attention_heads} must be greater than zero")
+            for name in ("hidden_size", "num_attention_heads"):
+                if getattr(self, name) <= 0:
+                    raise ValueError(f"{name}={getattr(self, name)} must be greater than zero")
             if self.hidden_size % self.num_attention_heads:
                 raise ValueError(
                     f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}, so "

@@ -98,6 +98,7 @@ class FamilyConfig(PreTrainedConfig):
         """Raise a ValueError for a keyword that neither the family nor transformers knows, naming the closest; `more` are
         keys that are no fields.
         """
+        self._refuse_unknown_dtype(kwargs)
         known = {field.name for field in fields(self)} | set(more)
         allowed = LIBRARY_KEYS | generation_keys()
         for key in kwargs:
@@ -105,6 +106,16 @@ class FamilyConfig(PreTrainedConfig):
                 raise ValueError(
                     f"{type(self).__name__} has no key {key!r}{nearest(key, known)}. Known keys: {', '.join(sorted(known))}"
                 )
+
+    def _refuse_unknown_dtype(self, kwargs):
+        """Raise a ValueError for a dtype that torch does not have, of which transformers only makes an AttributeError."""
+        for name, value in (("dtype", self.dtype), ("torch_dtype", kwargs.get("torch_dtype"))):
+            if not isinstance(value, str):
+                continue
+            import torch
+
+            if not isinstance(getattr(torch, value, None), torch.dtype):
+                raise ValueError(f"{name}={value!r} is no dtype of torch; choose such as 'float32', 'bfloat16', 'float16'")
 
     def refuse_misspelt(self):
         """Raise a ValueError for an attribute that is close to a key; tools leave others of their own."""

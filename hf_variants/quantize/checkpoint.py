@@ -155,7 +155,8 @@ def load_full_precision(src):
     """The model in `src`, of the class that its config names, brought in from its native family where it is not one of ours.
 
     Raises:
-        ValueError: for a checkpoint that is quantised already, or of several stacks, before its weights are read.
+        ValueError: for a checkpoint that is quantised already, or of several stacks, before its weights are read; for one
+            without a config or weights.
     """
     from transformers import AutoConfig
 
@@ -170,9 +171,12 @@ def load_full_precision(src):
     refuse_quantized_config(config)
     if config.sub_configs or config.is_encoder_decoder:
         check_one_stack(config)
-    if config.model_type in OUR_TYPES:
-        return class_of(config).from_pretrained(src, dtype="auto")
-    return from_native(src)
+    try:
+        if config.model_type in OUR_TYPES:
+            return class_of(config).from_pretrained(src, dtype="auto")
+        return from_native(src)
+    except OSError as error:
+        raise ValueError(f"no whole weights found at {str(src)!r}: {' '.join(str(error).split())}") from error
 
 
 @torch.no_grad()

@@ -53,7 +53,10 @@ def read_runs(path):
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"runs={str(path)!r} is not a file")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
     try:
         if path.suffix == ".csv":
             rows = list(csv.DictReader(text.splitlines()))

@@ -62,8 +62,10 @@ def sweep_vocabulary(train, held_out, sizes, config, document_bytes=8192, max_ta
         nothing fits.
 
     Raises:
-        ValueError: for a size too small for the bytes, or that the text cannot fill, or texts that are empty.
+        ValueError: for a size too small for the bytes, or that the text cannot fill, or texts that are empty; for an
+            encoder-decoder, or a number that is not positive.
     """
+    _check(config, document_bytes, max_table_parameters)
     sizes = sorted(set(sizes))
     text = "\n\n".join(held_out)
     if not sizes:
@@ -100,6 +102,15 @@ def sweep_vocabulary(train, held_out, sizes, config, document_bytes=8192, max_ta
         i for i, cost in enumerate(costs) if max_table_parameters is None or cost.table_parameters <= max_table_parameters
     ]
     return costs, min(fitting, key=lambda i: costs[i].forward_flops_per_byte, default=None)
+
+
+def _check(config, document_bytes, max_table_parameters):
+    if len(config.stacks) > 1:
+        raise ValueError("config is an encoder-decoder, whose stacks may have vocabularies of their own; give one stack")
+    if document_bytes < 1:
+        raise ValueError(f"document_bytes={document_bytes} must be at least 1")
+    if max_table_parameters is not None and not 0 < max_table_parameters:
+        raise ValueError(f"max_table_parameters={max_table_parameters} must be greater than zero, or left out")
 
 
 def _with_vocabulary(config, size):
