@@ -66,7 +66,7 @@ def profile_cache(
         tick = (lambda name: None) if as_json else (lambda name: announce(f"measuring {name}"))
         measure_caches(profiles, configs.values(), new_tokens, tick=tick)
     if text is not None:
-        from ..evaluation.cache_perplexity import measure_perplexity
+        from ..jobs.cache_perplexity import measure_perplexity
 
         for profile in profiles:
             measure_perplexity(profile, profile.name, text)

@@ -33,22 +33,3 @@ def cache_perplexity(model, ids, cache, tokens_per_call=32):
         cache = outputs.past_key_values
         total += cross_entropy(outputs.logits[0].float(), targets[piece], reduction="sum").item()
     return math.exp(min(total / len(inputs), 100.0))
-
-
-def measure_perplexity(profile, source, text):
-    """Fill `perplexity` and `perplexity_of_dynamic` of a `CacheProfile` from a checkpoint and a text file; returns it.
-
-    Raises:
-        ValueError: for a text of fewer than `profile.length` tokens, or as loading the checkpoint.
-    """
-    from ..quantize.checkpoint import load_full_precision
-    from ..training.tokenizer import load_tokenizer
-    from .cache_profile import NEW_CACHES
-    from .long_text import text_ids
-
-    ids = text_ids(text, load_tokenizer(source), profile.length)
-    model = load_full_precision(source).to(getattr(torch, profile.dtype)).eval()
-    empty = NEW_CACHES[profile.cache](model.config, profile, profile.length)
-    profile.perplexity = cache_perplexity(model, ids, empty)
-    profile.perplexity_of_dynamic = cache_perplexity(model, ids, None) if profile.cache != "dynamic" else profile.perplexity
-    return profile
