@@ -12,6 +12,7 @@ from ..training.arguments import training_arguments
 from ..training.bounds import check_numbers
 from ..training.models import build_config, check_model_entry
 from ..training.pretraining import check_parts, rows_per_step, stage_settings
+from ..training.processes import refuse_several_processes
 from ..training.spec_parsing import build_spec
 from ..training.specs import TrainingSpec
 from .matching import MEASURED, check_match, costs, match_key, matched_steps, matched_width
@@ -48,6 +49,8 @@ def check_spec(spec):
         raise ValueError(f"seeds={spec.seeds} must be at least one whole number, none of them twice")
     if spec.launcher is not None and "{recipe}" not in spec.launcher:
         raise ValueError(f"launcher={spec.launcher!r} must hold {{recipe}}, the place of a run's YAML file")
+    if spec.launcher is not None:
+        refuse_several_processes(f"launcher={spec.launcher!r} starts the runs as processes of their own, so that the ablation")
     if spec.launcher is None and spec.parallel > 1:
         raise ValueError(f"parallel={spec.parallel} needs a launcher; without one the runs are made here, one after another")
 

@@ -10,9 +10,11 @@ Notable here: killed at any moment, the same command goes on; more seeds or vari
 
 from pathlib import Path
 
+from ..training.arguments import training_arguments
 from ..training.documents import read_corpus
+from ..training.idle_keys import bringer, idle_tokenizer_keys
 from ..training.pretraining import announce_corrupt
-from ..training.processes import is_writer, print_once
+from ..training.processes import is_writer, print_once, wait_for_all
 from ..training.stages import run_stage
 from ..training.tokenizer import load_tokenizer, train_tokenizer
 from .planning import check_spec, drafts, plan
@@ -41,6 +43,7 @@ def ablate(spec, announce=print_once):
     refuse_changed(planned.runs, spec.overwrite)
     if not spec.collect_only:
         make_runs(planned.runs, spec, announce)
+        wait_for_all()
     results = collect(planned, spec)
     if is_writer():
         write_table(results, spec.output_dir)
@@ -57,16 +60,21 @@ def ablate(spec, announce=print_once):
 def shared_tokenizer(first, corpus, root, overwrite, announce):
     """Path of the tokenizer of all runs: the given one, or one trained on the training documents, once."""
     if first.tokenizer.path is not None:
+        for key, value in idle_tokenizer_keys(first).items():
+            announce(f"{key}={value!r} is unused, since {bringer(first)} is given")
         return first.tokenizer.path
     settings = {"texts": corpus.fingerprint, "tokenizer": vars(first.tokenizer), "masked": first.objective == "mlm"}
     folder = root / "tokenizer"
 
     def work():
         announce(f"tokenizer: training a byte-level BPE of {first.tokenizer.vocab_size:,} tokens for all runs")
-        train_tokenizer(corpus.train, first.tokenizer, first.objective).save_pretrained(folder)
+        if is_writer():
+            train_tokenizer(corpus.train, first.tokenizer, first.objective).save_pretrained(folder)
+        wait_for_all()
         return {"vocab_size": len(load_tokenizer(folder))}
 
-    run_stage("tokenizer", folder, settings, work, overwrite=overwrite, announce=lambda line: None)
+    arguments = training_arguments(first)
+    run_stage("tokenizer", folder, settings, work, overwrite=overwrite, announce=lambda line: None, arguments=arguments)
     return folder
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from ..training.errors import RunStopped
 from ..training.pretraining import pretrain
+from ..training.processes import is_writer
 from ..training.stages import STAGE_FILE, describe_changes, fingerprint_of, read_json, write_json
 
 OUTCOME = "outcome.json"
@@ -88,7 +89,8 @@ def make_run(run, announce):
     if outcome_of(run)["status"] == "diverged":
         announce(f"{run.variant}, seed {run.seed}: diverged before, not tried again")
         return
-    recipe_of(run).unlink(missing_ok=True)
+    if is_writer():
+        recipe_of(run).unlink(missing_ok=True)
     try:
         pretrain(run.spec, announce)
     except RunStopped as stop:
@@ -100,7 +102,8 @@ def make_run(run, announce):
 
 def record_divergence(run, reason):
     """Keep beside a run that it diverged, and with which settings."""
-    write_json(run.directory / OUTCOME, {"reason": reason, "fingerprint": fingerprint_of(run.settings)})
+    if is_writer():
+        write_json(run.directory / OUTCOME, {"reason": reason, "fingerprint": fingerprint_of(run.settings)})
 
 
 def is_divergence(stop):
@@ -110,7 +113,7 @@ def is_divergence(stop):
 
 def remove_checkpoints(run):
     """Remove the intermediate checkpoints of a run that has ended; its final model stays."""
-    if outcome_of(run)["status"] != "waiting":
+    if is_writer() and outcome_of(run)["status"] != "waiting":
         for folder in run.directory.glob("checkpoint-*"):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,6 +12,7 @@ from ..training.arguments import training_arguments
 from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
 from ..training.processes import is_writer, print_once
+from ..training.sharding import check_distributed, check_launch
 from ..training.stages import run_stage, stage_fingerprint, write_json
 from .extend_spec import ExtendSpec
 from .fine_tuning import check_lengths_of_training, fine_tune
@@ -25,6 +26,7 @@ RESULT_FILE = "extension.json"
 # What a run that goes on with changed settings keeps; only the trainer's numbers may change.
 _FIXED = ("model_path", "gguf_file", "rows", "factor", "method", "options", "layers", "force", "compare", "passkey", "stages")
 _FIXED += ("position_buckets", "max_tokens", "seed", "dtype", "training.texts", "training.rows_per_step", "training.data")
+_FIXED += ("training.distributed",)
 
 
 def extend_context(spec, announce=print_once):
@@ -59,13 +61,15 @@ def check_request(spec):
     """The arguments of the fine-tuning. Raises ValueError for what is wrong whatever the checkpoint is."""
     check_numbers(spec)
     check_options(spec.method, spec.options)
-    return training_arguments(spec.training())
+    arguments = training_arguments(spec.training())
+    check_launch(spec, arguments)
+    return arguments
 
 
 def _stage_settings(spec, texts):
     from ..training.pretraining import stage_settings
 
-    left_out = ("output_dir", "overwrite", "allow_changes", "data", "trainer")
+    left_out = ("output_dir", "overwrite", "allow_changes", "data", "trainer", "distributed")
     own = {name: value for name, value in spec.to_dict().items() if name not in left_out}
     return {**own, "training": stage_settings(spec.training(), texts)}
 
@@ -116,6 +120,7 @@ def _check_plan(spec):
     for method in spec.compare:
         options = spec.options if method == spec.method else {}
         scale_rope(before, method, spec.factor, spec.layers, spec.force, **options)
+    check_distributed(spec.training(), before)
     check_lengths_of_training(spec, before.max_position_embeddings, config.max_position_embeddings)
     if spec.passkey.trials < 0:
         raise ValueError(f"passkey.trials={spec.passkey.trials} must be 0 (no measurement) or more")

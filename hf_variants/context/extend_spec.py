@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from ..training.bounds import SEEDS
 from ..training.spec_parsing import key
-from ..training.specs import DataSpec, TokenizerSpec, TrainingSpec
+from ..training.specs import DISTRIBUTED, DataSpec, TokenizerSpec, TrainingSpec
 
 # Fine-tuning for a longer context needs few steps (YaRN, arXiv:2309.00071 §4.1, uses 400) and a gentle rate.
 TRAINER_DEFAULTS = {"learning_rate": 2e-4, "per_device_train_batch_size": 4}
@@ -62,6 +62,7 @@ class ExtendSpec:
     passkey: PasskeySpec = key("passkey retrieval", factory=PasskeySpec)
     stages: list[LengthSpec] = key("lengths to train on one after the other; empty: data.sequence_length alone", factory=list)
     trainer: dict = key("transformers TrainingArguments of the fine-tuning; max_steps: 0 skips it", factory=dict)
+    distributed: dict = key(DISTRIBUTED, factory=dict)
     position_buckets: int | None = key("equal ranges of positions to measure in; null: powers of two", 8, least=1)
     max_tokens: int | None = key("held-out tokens per measurement", 65536, least=1)
     seed: int = key("seed of the data order", 0, **SEEDS)
@@ -91,6 +92,7 @@ class ExtendSpec:
             model_path=self.model_path,
             tokenizer=TokenizerSpec(path=self.model_path),
             trainer=trainer,
+            distributed=dict(self.distributed),
             seed=self.seed,
             dtype=self.dtype,
         )

@@ -7,12 +7,15 @@ Notable here: a finished stage is not trained again, its weights are read; every
 
 from pathlib import Path
 
+from ..training.processes import is_writer, wait_for_all
 from ..training.stages import run_stage
 
 
 def check_lengths_of_training(spec, original, limit):
     """Raise a ValueError where the rows of the fine-tuning do not fit the old and the new context."""
     if not spec.trains():
+        if spec.distributed:
+            raise ValueError(f"distributed={spec.distributed!r} has no effect: trainer.max_steps=0 trains nothing")
         return
     lengths = [stage.length for stage in spec.stages] or [spec.data.sequence_length]
     name = "stages" if spec.stages else "data.sequence_length"
@@ -37,25 +40,30 @@ def fine_tune(spec, model, tokenizer, train_texts, eval_texts, texts, announce):
         (model, numbers of the last training or None, numbers of every stage).
     """
     if not spec.trains():
-        model.save_pretrained(spec.output_dir)
-        tokenizer.save_pretrained(spec.output_dir)
+        if is_writer():
+            model.save_pretrained(spec.output_dir)
+            tokenizer.save_pretrained(spec.output_dir)
+        wait_for_all()
         return model, None, []
+    inputs = (tokenizer, train_texts, eval_texts, texts, announce)
     if not spec.stages:
-        return model, _train(spec.training(), model, tokenizer, train_texts, eval_texts, texts, announce), []
-    results = []
+        model = _spread(spec.training(), model, None)
+        return model, _train(spec.training(), model, *inputs), []
+    results, folder = [], None
     for number, stage in enumerate(spec.stages, start=1):
         last = number == len(spec.stages)
-        folder = str(Path(spec.output_dir) / "stages" / f"{number}-of-{len(spec.stages)}-{stage.length}")
+        before, folder = folder, str(Path(spec.output_dir) / "stages" / f"{number}-of-{len(spec.stages)}-{stage.length}")
         training = spec.training(stage, spec.output_dir if last else folder)
         announce(f"context: stage {number} of {len(spec.stages)}: {stage.steps} steps on rows of {stage.length:,} tokens")
-        work = lambda: _train(training, model, tokenizer, train_texts, eval_texts, texts, announce)  # noqa: E731, B023
         if last:
-            results.append({"length": stage.length, **work()})
+            model = _spread(training, model, before)
+            results.append({"length": stage.length, **_train(training, model, *inputs)})
             continue
+        work = lambda: _train(training, _spread(training, model, before), *inputs)  # noqa: E731, B023
         settings = {"training": training.to_dict(), "texts": texts, "before": results, "rope": model.config.rope_parameters}
         done = {"trained": False}
         result = run_stage("lengthen", folder, settings, _noting(work, done), overwrite=True, announce=announce)
-        if not done["trained"]:
+        if not done["trained"] and not training.distributed:
             _read_weights(model, folder)
         results.append({"length": stage.length, **result})
     return model, results[-1], results
@@ -73,6 +81,24 @@ def _read_weights(model, folder):
     from ..training.models import load_model
 
     model.load_state_dict(load_model(folder, dtype=model.dtype).state_dict())
+
+
+def _spread(training, model, folder):
+    """The model, or where it shall be sharded each process's part of it: of `folder`, where an earlier stage left it.
+
+    Each stage reads its weights anew, since an optimizer that is made after a forward pass would miss shards.
+    """
+    if not training.distributed:
+        return model
+    from transformers import AutoModelForCausalLM
+
+    from ..training.arguments import training_arguments
+    from ..training.models import load_model
+    from ..training.sharding import load_sharded
+
+    if folder is not None:
+        return load_model(folder, distributed=training.distributed, dtype=model.dtype)
+    return load_sharded(training, training_arguments(training), lambda: model, AutoModelForCausalLM, model.dtype)
 
 
 def _train(training, model, tokenizer, train_texts, eval_texts, texts, announce):

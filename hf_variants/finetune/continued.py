@@ -10,7 +10,7 @@ from ..training.documents import read_corpus
 from ..training.models import check_length
 from ..training.pretraining import announce_corrupt, prepare_data
 from ..training.pretraining import train as train_rows
-from ..training.processes import is_writer, print_once
+from ..training.processes import in_turn, is_writer, print_once
 from ..training.specs import DataSpec, TokenizerSpec, TrainingSpec
 from ..training.stages import read_json, run_stage
 from .adapters import adapter_config, make_reachable, trainable_share
@@ -24,6 +24,7 @@ def continued(spec, config, announce=print_once):
     from .run import FIXED, stage_settings
 
     training = training_spec(spec)
+    arguments = training_arguments(training)
     check_length(config, spec.data.sequence_length)
     check_vocabulary(open_tokenizer(spec, spec.model_path), config)
     corpus = read_corpus(training.data)
@@ -31,10 +32,11 @@ def continued(spec, config, announce=print_once):
     return run_stage(
         "finetune",
         spec.output_dir,
-        stage_settings(spec, corpus.fingerprint),
-        lambda: _continued(spec, training, config, (corpus.train, corpus.eval, corpus.fingerprint), announce),
+        stage_settings(spec, arguments, corpus.fingerprint),
+        lambda: _continued(spec, training, arguments, config, (corpus.train, corpus.eval, corpus.fingerprint), announce),
         overwrite=spec.overwrite,
         announce=announce,
+        arguments=arguments,
         allow_changes=spec.allow_changes,
         fixed=FIXED,
     )
@@ -60,20 +62,22 @@ def training_spec(spec):
         data=documents,
         model_path=spec.model_path,
         trainer=trainer,
+        distributed=dict(spec.distributed),
         seed=spec.seed,
         dtype=spec.dtype,
     )
 
 
-def _continued(spec, training, config, texts, announce):
+def _continued(spec, training, arguments, config, texts, announce):
     from .run import load_base, measures, merge
     from .trainers import adapted
 
-    base = prepare_base(spec, config, announce)
+    with in_turn(arguments):
+        base = prepare_base(spec, config, announce)
     tokenizer = open_tokenizer(spec, base)
     training.tokenizer = TokenizerSpec(path=base)
     data = prepare_data(training, *texts, announce)
-    model = load_base(spec, base, [], tokenizer)
+    model = load_base(spec, base, [], tokenizer, arguments)
     apart = make_reachable(model, spec)
     model = adapted(model, adapter_config(spec))
     trainable, total = trainable_share(model)
@@ -93,5 +97,5 @@ def _continued(spec, training, config, texts, announce):
     if spec.method != "full" and spec.adapter.merge:
         result["merged"] = merge(model, data.eval, spec, base, announce)
     if is_writer():
-        write_cards(spec.output_dir, spec, training_arguments(training), result, log)
+        write_cards(spec.output_dir, spec, arguments, result, log)
     return result

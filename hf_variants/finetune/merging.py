@@ -5,6 +5,8 @@ the merge; a QLoRA adapter is merged into the float base, which its 4-bit weight
 """
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 from ..training.stages import read_json
@@ -56,10 +58,14 @@ def merge_adapter(adapter, target, base=None, dtype="auto"):
     """
     from transformers import AutoTokenizer
 
+    target = Path(target)
     model = load_adapter(adapter, base, dtype).merge_and_unload()
     fuse_experts(model)
-    model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(adapter).save_pretrained(target)
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    model.save_pretrained(partial)
+    AutoTokenizer.from_pretrained(adapter).save_pretrained(partial)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(partial, target)
     return model
 
 

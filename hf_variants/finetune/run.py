@@ -11,6 +11,8 @@ Notable here: everything that can be refused is refused before the first step; a
 from pathlib import Path
 
 from ..training.processes import in_turn, is_writer, print_once
+from ..training.run_settings import run_settings
+from ..training.sharding import check_launch, load_sharded, remove_start
 from ..training.stages import run_stage, write_json
 from .adapters import adapter_config, keep_differentiable, make_reachable, quantization, trainable_share
 from .base import base_fingerprint, check_base, prepare_base
@@ -18,12 +20,13 @@ from .card import write_cards
 from .classification import class_names
 from .examples import Examples, is_chat, read_examples
 from .merging import CLASSES_FILE, label_keys, merge_adapter
-from .specs import check_keys
+from .specs import check_keys, check_split
 from .tokenizers import check_vocabulary, keep_short, open_tokenizer, token_counts
 from .trainers import arguments_of, check_batches, make_trainer
 
 # What a run that goes on with changed settings keeps: its checkpoints depend on it.
 FIXED = ("task", "method", "adapter", "toggles", "data", "examples", "base", "chat_template", "loss_on", "seed", "dtype")
+FIXED += ("rows_per_step", "distributed")
 
 
 def finetune(spec, announce=print_once):
@@ -39,6 +42,8 @@ def finetune(spec, announce=print_once):
     check_keys(spec)
     arguments = arguments_of(spec)
     config = check_base(spec)
+    check_split(spec, config)
+    check_launch(spec, arguments)
     quantization(spec)
     if spec.task == "continued":
         from .continued import continued
@@ -56,7 +61,7 @@ def finetune(spec, announce=print_once):
     return run_stage(
         "finetune",
         spec.output_dir,
-        stage_settings(spec, examples.fingerprint),
+        stage_settings(spec, arguments, examples.fingerprint),
         lambda: _finetune(spec, arguments, config, examples, names, longer, announce),
         overwrite=spec.overwrite,
         announce=announce,
@@ -66,11 +71,9 @@ def finetune(spec, announce=print_once):
     )
 
 
-def stage_settings(spec, fingerprint):
+def stage_settings(spec, arguments, fingerprint):
     """What decides the result of a run: the spec and the content of its inputs, not the places where they lie."""
-    settings = spec.to_dict()
-    for key in ("output_dir", "overwrite", "allow_changes"):
-        del settings[key]
+    settings = run_settings(spec, arguments)
     for key in ("source", "eval_source"):
         del settings["data"][key]
     template = None if spec.chat_template is None else Path(spec.chat_template).read_text(encoding="utf-8")
@@ -100,9 +103,12 @@ def _finetune(spec, arguments, config, examples, names, longer, announce):
         if names and is_writer():
             write_json(Path(spec.output_dir) / CLASSES_FILE, names)
     tokenizer = open_tokenizer(spec, base)
-    model = load_base(spec, base, names, tokenizer)
+    model = load_base(spec, base, names, tokenizer, arguments)
     apart = make_reachable(model, spec)
-    trainer = make_trainer(spec, arguments, model, tokenizer, examples, adapter_config(spec), names)
+    reference = None
+    if spec.distributed and spec.task == "preference":
+        reference = load_base(spec, base, names, tokenizer, arguments)
+    trainer = make_trainer(spec, arguments, model, tokenizer, examples, adapter_config(spec), names, reference)
     shorten_progress(trainer)
     shown = describe_start(spec, trainer, longer, apart)
     for line in shown["lines"]:
@@ -117,13 +123,16 @@ def _finetune(spec, arguments, config, examples, names, longer, announce):
     counts = {"train": len(examples.train), "eval": len(examples.eval)}
     known = {"task": spec.task, "method": spec.method, "examples": counts, "longer": longer}
     result = {**known, **shown["facts"], **result, **({"classes": names} if names else {})}
+    remove_start(spec.output_dir)
     if is_writer():
         write_cards(spec.output_dir, spec, arguments, result, trainer.state.log_history)
     return result
 
 
-def load_base(spec, base, names, tokenizer):
-    """The model to train: for causal language modeling or with a fresh head of so many classes, in 4 bits for QLoRA."""
+def load_base(spec, base, names, tokenizer, arguments=None):
+    """The model to train: for causal language modeling or with a fresh head of so many classes, in 4 bits for QLoRA; sharded
+    over the processes of `arguments` where spec.distributed says so.
+    """
     import torch
     from transformers import AutoModelForSequenceClassification, set_seed
 
@@ -134,9 +143,11 @@ def load_base(spec, base, names, tokenizer):
     if names:
         # the head reads the last token that is no pad
         options.update(label_keys(names), pad_token_id=tokenizer.pad_token_id)
-        model = AutoModelForSequenceClassification.from_pretrained(base, **options)
+        auto = AutoModelForSequenceClassification
+        build = lambda: auto.from_pretrained(base, **options)  # noqa: E731
+        model = load_sharded(spec, arguments, build, auto, options["dtype"]) if spec.distributed else build()
     else:
-        model = load_model(base, **options)
+        model = load_model(base, distributed=spec.distributed, **options)
     keep_differentiable(model)
     return model
 

@@ -12,6 +12,7 @@ from ..modeling.vocabulary import nearest
 from ..training.bounds import SEEDS, check_numbers
 from ..training.idle_keys import refuse_idle_keys
 from ..training.spec_parsing import key
+from ..training.specs import DISTRIBUTED
 
 ADAPTERS = ("lora", "dora", "qlora")
 
@@ -73,6 +74,7 @@ class FinetuneSpec:
     )
     chat_template: str | None = key("a Jinja file; null keeps the tokenizer's template, or gives it a plain one", None)
     trainer: dict = key("SFTConfig, DPOConfig or TrainingArguments by their own names (max_steps, beta, ...)", factory=dict)
+    distributed: dict = key(DISTRIBUTED, factory=dict)
     samples: int = key("held-out prompts that a supervised run answers at its end", 3, least=0)
     seed: int = key("seed of adapters, fresh heads and data order", 0, **SEEDS)
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
@@ -93,6 +95,35 @@ _TASKS_OF = {
     "chat_template": ("supervised", "preference"),
     "samples": ("supervised",),
 }
+
+
+def check_split(spec, config):
+    """Refuse a `distributed` section where the run could not be that of one process. Raises ValueError.
+
+    Args:
+        config: that of the base.
+    """
+    from ..training.sharding import check_distributed, ranks_per_row
+
+    check_distributed(spec, config)
+    if not spec.distributed:
+        return
+    section = f"distributed={spec.distributed!r}"
+    if spec.method != "full":
+        raise ValueError(
+            f"method={spec.method!r} puts adapters on the weights, which transformers would leave out of {section}: each "
+            "process would train its own. Use method='full', or leave distributed out (each process then holds the whole base)"
+        )
+    if spec.task in ("supervised", "preference") and ranks_per_row(spec.distributed) > 1:
+        raise ValueError(
+            f"task={spec.task!r} is trained by TRL, which reads the head's weight itself, and {section} cuts that weight into "
+            "pieces of the vocabulary; use fsdp_size and ep_size"
+        )
+    if spec.trainer.get("precompute_ref_log_probs"):
+        raise ValueError(
+            f"trainer.precompute_ref_log_probs=true runs the model before its optimizer is made, which then misses the shards "
+            f"of {section}; leave it out (the reference is sharded too)"
+        )
 
 
 def check_keys(spec):

@@ -89,14 +89,19 @@ def check_batches(arguments, examples):
         raise ValueError(f"{examples} training examples are less than one for each of the {arguments.world_size} processes")
 
 
-def make_trainer(spec, arguments, model, tokenizer, examples, peft_config, names=()):
+def make_trainer(spec, arguments, model, tokenizer, examples, peft_config, names=(), reference=None):
     """The trainer of a supervised, preference or classification run, ready to train.
+
+    Args:
+        reference: the second model of a preference run whose weights are sharded; without one TRL finds it itself.
 
     Raises:
         ValueError: where TRL refuses examples, template or loss, with its reason.
     """
     make = {"supervised": _supervised, "preference": _preference, "classification": _classification}[spec.task]
     common = {"model": model, "args": arguments, "processing_class": tokenizer}
+    if reference is not None:
+        common["ref_model"] = reference
     try:
         trainer = make(spec, arguments, common, examples, peft_config, names)
     except (ValueError, RuntimeError) as error:

@@ -39,4 +39,22 @@ _WHERE = {
     "vision_language": "vision",
 }
 
+# recipe: the dataclass of its keys; recipes/NAME.py and a command run the function of that name
+RECIPES = {
+    "pretrain": "TrainingSpec",
+    "extend": "ExtendSpec",
+    "finetune": "FinetuneSpec",
+    "seq2seq": "Seq2SeqSpec",
+    "vision_language": "VisionLanguageSpec",
+    "ablate": "AblateSpec",
+    "extrapolate": "ExtrapolateSpec",
+    "scaling_study": "ScalingStudySpec",
+    "quantize": "QuantizeSpec",
+    "evaluate": "EvaluateSpec",
+    "generate": "GenerateSpec",
+    "quickstart": "QuickstartSpec",
+}
+# recipes that train nothing over several processes, and refuse them
+IN_ONE_PROCESS = {"quantize", "evaluate", "generate", "quickstart"}
+
 __all__, __getattr__ = lazy_names(__name__, _WHERE)

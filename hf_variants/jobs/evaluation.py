@@ -5,7 +5,7 @@ from pathlib import Path
 from ..training.bounds import check_numbers
 from ..training.documents import documents_of
 from ..training.models import check_device, open_checkpoint
-from ..training.processes import print_once
+from ..training.processes import print_once, refuse_several_processes
 
 
 def evaluate(spec, announce=print_once):
@@ -39,6 +39,7 @@ def evaluate(spec, announce=print_once):
 def check_evaluation(spec):
     """Refuse what no checkpoint could be measured with, before anything is read. Raises ValueError."""
     check_numbers(spec)
+    refuse_several_processes("evaluate")
     check_device(spec.device)
     if spec.window is not None and spec.stride is not None and spec.stride >= spec.window:
         raise ValueError(f"stride={spec.stride} must lie in [1, {spec.window - 1}]: windows of {spec.window} share a token")

@@ -5,7 +5,7 @@ from pathlib import Path
 from ..training.arguments import check_generation_section
 from ..training.bounds import check_numbers
 from ..training.models import check_device, open_checkpoint
-from ..training.processes import print_once
+from ..training.processes import print_once, refuse_several_processes
 
 DEFAULTS = {"max_new_tokens": 64}
 
@@ -49,6 +49,7 @@ def _written(model, tokenizer, prompts, options, seed):
 def check_generation(spec):
     """Refuse what no checkpoint could continue, before one is read. Raises ValueError."""
     check_numbers(spec)
+    refuse_several_processes("generate")
     check_device(spec.device)
     check_generation_section(spec.generation)
     if not prompts_of(spec):

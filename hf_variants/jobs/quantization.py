@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..training.bounds import check_numbers
 from ..training.documents import documents_fingerprint, documents_of, train_and_eval_documents
-from ..training.processes import print_once
+from ..training.processes import print_once, refuse_several_processes
 from ..training.stages import STAGE_FILE, run_stage, stage_fingerprint
 from ..training.tokenizer import load_tokenizer
 
@@ -68,6 +68,7 @@ def check_quantization(spec):
     from ..quantize.producers import check_producer
 
     check_numbers(spec)
+    refuse_several_processes("quantize")
     check_arguments(spec.method, spec.bits, spec.group_size, spec.to, True, (), spec.max_bytes)
     check_producer(spec.producer)
     if spec.method == "rtn" and (spec.calibration or not (spec.clip and spec.compensate)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..context.extend import check_request
 from ..training.documents import documents_of
 from ..training.pretraining import pretrain
-from ..training.processes import print_once
+from ..training.processes import print_once, refuse_several_processes
 from ..training.spec_parsing import build_spec, read_recipe, starts_of
 from ..training.specs import TrainingSpec
 from ..training.stages import read_json, run_stage, stage_fingerprint
@@ -40,6 +40,7 @@ def quickstart(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any work.
     """
+    refuse_several_processes("quickstart")
     began = time.perf_counter()
     root = Path(spec.output)
     specs = stage_specs(spec)

@@ -17,15 +17,18 @@ from ..finetune.base import base_fingerprint
 from ..finetune.examples import read_examples
 from ..training.arguments import check_generation_section, training_arguments
 from ..training.bounds import check_numbers
+from ..training.idle_keys import refuse_idle_tokenizer_keys
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
 from ..training.processes import in_turn, is_writer, print_once
+from ..training.run_settings import run_settings
+from ..training.sharding import check_distributed, check_launch, load_sharded, remove_start
 from ..training.stages import run_stage
 from ..training.tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
 from .pairs import PairCollator, decoder_start_of, encode_pairs
 from .writing import exact_by_group, measured, write_texts
 
 # What a run that goes on with changed settings keeps: its checkpoints depend on it.
-FIXED = ("model", "tokenizer", "data", "pairs", "base", "optimizer", "muon", "seed", "dtype")
+FIXED = ("model", "tokenizer", "data", "pairs", "base", "optimizer", "muon", "seed", "dtype", "rows_per_step", "distributed")
 
 
 def seq2seq(spec, announce=print_once):
@@ -40,6 +43,7 @@ def seq2seq(spec, announce=print_once):
     """
     arguments = training_arguments(spec)
     check_spec(spec)
+    check_launch(spec, arguments)
     pairs = read_examples(spec.data, "seq2seq")
     repeated = len({record[spec.data.source_key] for record in pairs.train} & {r[spec.data.source_key] for r in pairs.eval})
     if repeated:
@@ -47,7 +51,7 @@ def seq2seq(spec, announce=print_once):
     return run_stage(
         "seq2seq",
         spec.output_dir,
-        stage_settings(spec, pairs.fingerprint),
+        stage_settings(spec, arguments, pairs.fingerprint),
         lambda: _seq2seq(spec, arguments, pairs, repeated, announce),
         overwrite=spec.overwrite,
         announce=announce,
@@ -62,6 +66,7 @@ def check_spec(spec):
     from ..training.muon import check_optimizer
 
     check_numbers(spec)
+    refuse_idle_tokenizer_keys(spec)
     check_generation_section(spec.generation)
     check_optimizer(spec)
     if (spec.model is None) == (spec.model_path is None):
@@ -82,14 +87,13 @@ def check_spec(spec):
         decoder_start_of(config, f"model_path={spec.model_path!r}")
     elif spec.tokenizer.path is None:
         special_tokens(spec.tokenizer, "seq2seq")
+    check_distributed(spec, config)
     check_pair_lengths(config, spec.data.max_source_length, spec.data.max_target_length)
 
 
-def stage_settings(spec, fingerprint):
+def stage_settings(spec, arguments, fingerprint):
     """What decides the result of a run: the spec and the content of its inputs, not the places where they lie."""
-    settings = spec.to_dict()
-    for key in ("output_dir", "overwrite", "allow_changes"):
-        del settings[key]
+    settings = run_settings(spec, arguments)
     for key in ("source", "eval_source"):
         del settings["data"][key]
     settings["model"] = None if spec.model is None else model_section(spec.model)
@@ -99,7 +103,7 @@ def stage_settings(spec, fingerprint):
 def _seq2seq(spec, arguments, pairs, repeated, announce):
     with in_turn(arguments):
         tokenizer = _tokenizer(spec, pairs.train, announce)
-    model = build_model(spec, tokenizer)
+    model = build_model(spec, arguments, tokenizer)
     start = decoder_start_of(model.config, "the model")
     train = encode_pairs(pairs.train, tokenizer, spec.data, start, "training")
     held_out = encode_pairs(pairs.eval, tokenizer, spec.data, start, "held-out")
@@ -122,6 +126,7 @@ def _seq2seq(spec, arguments, pairs, repeated, announce):
         **fit(trainer, announce),
     }
     result.update(measure(trainer, spec, train, held_out, announce))
+    remove_start(spec.output_dir)
     # the samples stand in the report and in written.jsonl
     samples = result.pop("samples")
     if is_writer():
@@ -151,8 +156,9 @@ def _tokenizer(spec, records, announce):
     return load_tokenizer(folder)
 
 
-def build_model(spec, tokenizer):
-    """The model of a `Seq2SeqSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path.
+def build_model(spec, arguments, tokenizer):
+    """The model of a `Seq2SeqSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path; sharded over the
+    processes where spec.distributed says so.
 
     Raises:
         ValueError: where the vocabulary does not hold the tokens, or the checkpoint no encoder-decoder.
@@ -165,8 +171,10 @@ def build_model(spec, tokenizer):
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is None:
-        return AutoModelForSeq2SeqLM.from_config(build_config(spec.model, tokenizer), dtype=dtype)
-    model = load_model(spec.model_path, AutoModelForSeq2SeqLM, dtype=dtype)
+        config = build_config(spec.model, tokenizer)
+        build = lambda: AutoModelForSeq2SeqLM.from_config(config, dtype=dtype)  # noqa: E731
+        return load_sharded(spec, arguments, build, AutoModelForSeq2SeqLM, dtype) if spec.distributed else build()
+    model = load_model(spec.model_path, AutoModelForSeq2SeqLM, spec.distributed, dtype=dtype)
     rows = model.get_input_embeddings().num_embeddings
     if rows < len(tokenizer):
         raise ValueError(

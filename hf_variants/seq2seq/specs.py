@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..training.bounds import SEEDS
 from ..training.spec_parsing import key
-from ..training.specs import TokenizerSpec
+from ..training.specs import DISTRIBUTED, TokenizerSpec
 
 
 @dataclass
@@ -55,6 +55,7 @@ class Seq2SeqSpec:
         "muon: Muon for hidden matrices, AdamW for the rest; adamw: trainer.optim", "adamw"
     )
     muon: dict = key("further options of torch.optim.Muon, by their own names (momentum, ns_steps, ...)", factory=dict)
+    distributed: dict = key(DISTRIBUTED, factory=dict)
     generation: dict = key("GenerationConfig keys by their own names (num_beams, max_new_tokens, ...)", factory=dict)
     generated: int = key(
         "held-out pairs written at every evaluation during training; 0: none. At the end all are", 200, least=0
@@ -67,6 +68,9 @@ class Seq2SeqSpec:
 
     # what this recipe trains, in the words of `TrainingSpec`
     objective = "seq2seq"
+
+    # a section of a recipe, and the keys by which a word leaves its others without effect
+    superseded = {"tokenizer": ("tokenizer.path", "model_path")}
 
     def to_dict(self):
         """The spec as plain nested dicts, as YAML would hold it."""

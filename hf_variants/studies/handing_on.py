@@ -7,10 +7,12 @@ import os
 import shutil
 
 from ..training.checkpoints import last_good_checkpoint, why_broken
+from ..training.processes import gathered, is_writer
 
 
 def hand_on(run, shorter):
-    """Put the last checkpoint before the decay of a `shorter` run into the directory of a longer one that has none.
+    """Put the last checkpoint before the decay of a `shorter` run into the directory of a longer one that has none; the first
+    process of a launch does it, and all call it together.
 
     Args:
         run: a `StudyRun`. shorter: the runs of its size and seed with fewer tokens.
@@ -18,6 +20,10 @@ def hand_on(run, shorter):
     Returns:
         The step that `run` starts from, or None where it starts from nothing or has begun already.
     """
+    return gathered(_copied(run, shorter) if is_writer() else None)[0]
+
+
+def _copied(run, shorter):
     if last_good_checkpoint(run.directory) is not None:
         return None
     for other in sorted(shorter, key=lambda one: one.decay_start, reverse=True):
@@ -38,6 +44,8 @@ def handed_checkpoint(run):
 
 def drop_other_checkpoints(run):
     """Remove the checkpoints of a finished run, save the one that longer runs may start from."""
+    if not is_writer():
+        return
     for folder in run.directory.glob("checkpoint-*"):
         if folder != handed_checkpoint(run):
             shutil.rmtree(folder, ignore_errors=True)

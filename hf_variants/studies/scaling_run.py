@@ -17,7 +17,7 @@ from ..ablation.run import shared_tokenizer
 from ..ablation.running import make_run, outcome_of, refuse_changed
 from ..training.documents import read_corpus
 from ..training.pretraining import announce_corrupt
-from ..training.processes import print_once
+from ..training.processes import gathered, is_writer, print_once
 from ..training.tokenizer import load_tokenizer
 from .handing_on import drop_other_checkpoints, hand_on
 from .scaling_plan import drafts, parameters_of, plan_study
@@ -48,12 +48,15 @@ def scaling_study(spec, announce=print_once, fit=None):
         announce(line)
     make_all(runs, announce)
     rows = [_row(run, outcome["result"], spec.count) for run in runs if (outcome := outcome_of(run))["status"] == "finished"]
-    table = write_runs(rows, Path(spec.output_dir) / "runs.csv")
+    table = Path(spec.output_dir) / "runs.csv"
+    if is_writer():
+        write_runs(rows, table)
     announce(f"{len(rows)} runs: {table}")
     diverged = [str(run.directory) for run in runs if outcome_of(run)["status"] == "diverged"]
     for directory in diverged:
         announce(f"diverged, and left out of the table: {directory}")
-    return {"runs": rows, "table": str(table), "diverged": diverged, **fit_rows(table, spec, announce, fit)}
+    fitted = gathered(fit_rows(table, spec, announce, fit) if is_writer() else None)[0]
+    return {"runs": rows, "table": str(table), "diverged": diverged, **fitted}
 
 
 def describe_study(runs, spec):

@@ -18,6 +18,26 @@ def changed_keys(spec):
     return changed
 
 
+def idle_tokenizer_keys(spec):
+    """{dotted key: value} of what says how to train a tokenizer, of a spec whose tokenizer is loaded."""
+    if spec.tokenizer.path is None and getattr(spec, "model_path", None) is None:
+        return {}
+    changed = changed_keys(spec).items()
+    return {key: value for key, value in changed if key.startswith("tokenizer.") and key != "tokenizer.path"}
+
+
+def refuse_idle_tokenizer_keys(spec):
+    """Raise a ValueError for a changed key that says how to train a tokenizer, where one is loaded."""
+    for key, value in idle_tokenizer_keys(spec).items():
+        raise ValueError(f"{key}={value!r} has no effect: {bringer(spec)} brings the tokenizer; leave one of them out")
+
+
+def bringer(spec):
+    """The key, with its value, that brings the tokenizer of a spec."""
+    path = spec.tokenizer.path
+    return f"model_path={spec.model_path!r}" if path is None else f"tokenizer.path={path!r}"
+
+
 def refuse_idle_keys(spec, owner, readers):
     """Raise a ValueError for a changed key that the choice of another key leaves without effect.
 

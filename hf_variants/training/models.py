@@ -117,8 +117,7 @@ def build_model(spec, tokenizer):
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
     if spec.model_path is not None:
-        shards = {"distributed_config": distributed_config(spec.distributed)} if spec.distributed else {}
-        model = load_model(spec.model_path, auto, dtype=dtype, **shards)
+        model = load_model(spec.model_path, auto, dtype=dtype, distributed=spec.distributed)
         if model.config.vocab_size < len(tokenizer):
             raise ValueError(
                 f"model_path={spec.model_path!r} has vocab_size={model.config.vocab_size}, less than the {len(tokenizer)} "
@@ -128,7 +127,9 @@ def build_model(spec, tokenizer):
         return model
     config = build_config(spec.model, tokenizer)
     if spec.distributed:
-        return load_sharded(spec, lambda: auto.from_config(config, dtype=dtype), auto, dtype)
+        from .arguments import training_arguments
+
+        return load_sharded(spec, training_arguments(spec), lambda: auto.from_config(config, dtype=dtype), auto, dtype)
     return auto.from_config(config, dtype=dtype)
 
 
@@ -148,12 +149,18 @@ def read_config(path):
         raise no_model(path, error) from None
 
 
-def load_model(path, auto=None, **kwargs):
-    """`auto`.from_pretrained (AutoModelForCausalLM) with a ValueError naming `model_path` where it holds no model."""
+def load_model(path, auto=None, distributed=None, **kwargs):
+    """`auto`.from_pretrained (AutoModelForCausalLM) with a ValueError naming `model_path` where it holds no model.
+
+    Args:
+        distributed: the section of that name, by which every process reads its part; empty for the whole model.
+    """
     from transformers import AutoModelForCausalLM
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
+    if distributed:
+        kwargs["distributed_config"] = distributed_config(distributed)
     try:
         return (auto or AutoModelForCausalLM).from_pretrained(path, **kwargs)
     except (OSError, ValueError) as error:

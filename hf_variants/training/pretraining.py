@@ -10,7 +10,6 @@ of `torchrun` or `accelerate launch` runs the same lines.
 
 import math
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ from typing import Any
 from .arguments import check_generation_section, training_arguments
 from .bounds import check_numbers
 from .documents import read_corpus
+from .idle_keys import refuse_idle_tokenizer_keys
 from .models import build_model, check_model_entry, check_rows, model_section
 from .packing import short_row
 from .processes import in_turn, print_once
 from .row_files import packed_dataset, tokenizer_fingerprint
+from .run_settings import rows_per_step, run_settings
 from .saves import saving
-from .sharding import START_FOLDER, check_launch, ranks_per_row
+from .sharding import check_launch, remove_start
 from .span_corruption import add_sentinels
 from .stages import run_stage, stage_fingerprint
 from .tokenizer import is_tokenizer_directory, load_tokenizer, special_tokens, train_tokenizer
@@ -71,6 +72,7 @@ def pretrain(spec, announce=print_once):
     arguments = training_arguments(spec)
     check_model_entry(spec)
     check_parts(spec)
+    refuse_idle_tokenizer_keys(spec)
     check_launch(spec, arguments)
     corpus = read_corpus(spec.data)
     announce_corrupt(corpus.report, announce)
@@ -89,16 +91,7 @@ def pretrain(spec, announce=print_once):
 
 def stage_settings(spec, texts):
     """What decides the result of a training run: the spec, its model keys, and the content of its inputs."""
-    settings = spec.to_dict()
-    for key in ("output_dir", "overwrite", "allow_changes", "peak_flops"):
-        del settings[key]
-    # How a step is cut into processes and micro-batches does not matter, how many rows it has does.
-    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
-        settings["trainer"].pop(key, None)
-    settings["rows_per_step"] = rows_per_step(spec, training_arguments(spec))
-    # Nor does how a model is split; but checkpoints of whole and of sharded ones are of two kinds.
-    if settings.pop("distributed"):
-        settings["distributed"] = True
+    settings = run_settings(spec, training_arguments(spec), left_out=("peak_flops",))
     if spec.objective != "span_corruption":
         del settings["span_corruption"]
     # Places, not content: the digests of the texts below say what was read.
@@ -196,18 +189,12 @@ def train(model, data, spec, announce=print_once):
         "seconds": seconds,
         "failed_uploads": len(trainer.failed_uploads),
     }
+    remove_start(spec.output_dir)
     if trainer.is_world_process_zero():
-        shutil.rmtree(Path(spec.output_dir) / START_FOLDER, ignore_errors=True)
         sizes = rows_per_step(spec, trainer.args), row_length(spec)
         with saving(f"the card of the final model in {spec.output_dir}", spec.output_dir):
             write_training_card(spec, trainer.args, data, result, trainer.state.log_history, *sizes)
     return result
-
-
-def rows_per_step(spec, arguments):
-    """Rows of one optimizer step over all processes and micro-batches."""
-    groups = arguments.world_size // ranks_per_row(spec.distributed)
-    return arguments.train_batch_size * arguments.gradient_accumulation_steps * groups
 
 
 def check_steps_left(checkpoint, arguments):

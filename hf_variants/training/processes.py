@@ -1,4 +1,8 @@
-"""Which of several processes writes files: the first one of `torchrun` and `accelerate launch`, or the only one."""
+"""The processes of a launch (`torchrun`, `accelerate launch`): which of them writes files, in what order, and what they tell
+each other.
+
+Notable here: every function does nothing, or what a single process would, where there is only one.
+"""
 
 import os
 from contextlib import contextmanager
@@ -7,6 +11,45 @@ from contextlib import contextmanager
 def is_writer():
     """Whether this process writes records, tokenizers and models. Known before torch.distributed is set up."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def process_count():
+    """Number of processes of the launch. Known before torch.distributed is set up."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def refuse_several_processes(what):
+    """Raise a ValueError where a launch has several processes for `what` works in one (every one would do the same)."""
+    if process_count() > 1:
+        raise ValueError(f"{what} works in one process, and this launch has {process_count()}; start it with python alone")
+
+
+def gathered(value):
+    """The values (picklable) of all processes, in the order of their ranks; all processes call it together."""
+    if not _connected():
+        return [value]
+    from torch import distributed
+
+    values = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def wait_for_all():
+    """Return once every process of the launch has come here, so that what the first one wrote can be read."""
+    gathered(None)
+
+
+def _connected():
+    """Whether there are several processes, which are connected now at the latest."""
+    if process_count() == 1:
+        return False
+    import torch
+    from accelerate import PartialState
+
+    if not torch.distributed.is_initialized():
+        PartialState(cpu=not torch.accelerator.is_available())
+    return True
 
 
 def print_once(text):

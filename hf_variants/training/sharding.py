@@ -1,5 +1,7 @@
 """Runs whose model transformers itself shards at load time: the `distributed` section of a recipe, and their checkpoints.
 
+    output_dir/start                   new weights, until the run is finished
+
     checkpoint-N/shard-*.safetensors   weights, each process its own part
                 /optimizer_shards/     states of the optimizer by the names of the weights (torch.distributed.checkpoint)
 
@@ -9,6 +11,7 @@ whole tensor, so a run goes on with another split of the same rows, too.
 
 import os
 import re
+import shutil
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -72,7 +75,7 @@ def ranks_per_row(section):
 
 
 def check_distributed(spec, model_config=None):
-    """Refuse a `distributed` section that the rest of a `TrainingSpec` contradicts. Raises ValueError.
+    """Refuse a `distributed` section that the rest of a spec contradicts. Raises ValueError.
 
     Args:
         model_config: that of the model, where it is known.
@@ -91,7 +94,7 @@ def check_distributed(spec, model_config=None):
             "trainer.load_best_model_at_end=True reads whole weights back, and those of a run with `distributed` are sharded; "
             "leave one of them out"
         )
-    if spec.optimizer == "muon":
+    if getattr(spec, "optimizer", None) == "muon":
         raise ValueError(
             f"optimizer='muon' needs whole matrices, and distributed={spec.distributed!r} shards them; use optimizer='adamw'"
         )
@@ -122,7 +125,7 @@ def check_launch(spec, arguments):
     if needed != arguments.world_size:
         raise ValueError(
             f"distributed={spec.distributed!r} needs {needed} processes, and this launch has {arguments.world_size}: torchrun "
-            f"--nproc_per_node {needed} recipes/pretrain.py ..."
+            f"--nproc_per_node {needed} recipes/..."
         )
     kind = str(arguments.distributed_state.distributed_type).rsplit(".", 1)[-1]
     if config.tp_size > 1 and kind == "MULTI_CPU":
@@ -132,24 +135,39 @@ def check_launch(spec, arguments):
         )
 
 
-def load_sharded(spec, build, auto, dtype):
-    """New weights of a `TrainingSpec` with a `distributed` section, each process holding its part.
+def load_sharded(spec, arguments, build, auto, dtype):
+    """Weights that lie in no checkpoint, each process of a run with a `distributed` section holding its part.
 
-    They are drawn whole by the first process and kept in output_dir/start, from where all read them.
+    They are made whole by the first process and kept in output_dir/start, from where all read them.
 
     Args:
-        build: makes the whole model. auto: the Auto class that loads it.
+        arguments: TrainingArguments of the run. build: makes the whole model. auto: the Auto class that loads it.
     """
-    from .arguments import training_arguments
     from .processes import in_turn
 
     source = Path(spec.output_dir) / START_FOLDER
-    with in_turn(training_arguments(spec)):
+    with in_turn(arguments):
         if not (source / "config.json").is_file():
             partial = source.with_name(f"{START_FOLDER}.partial-{os.getpid()}")
             build().save_pretrained(partial)
             partial.rename(source)
     return auto.from_pretrained(source, distributed_config=distributed_config(spec.distributed), dtype=dtype)
+
+
+def remove_start(output_dir):
+    """Remove the new weights that a finished run began with; the first process does it."""
+    from .processes import is_writer
+
+    if is_writer():
+        shutil.rmtree(Path(output_dir) / START_FOLDER, ignore_errors=True)
+
+
+def forget_split(settings):
+    """Leave out of a stage's settings how its model is split, which does not matter, but not that it is: checkpoints of whole
+    and of sharded models are of two kinds.
+    """
+    if settings.pop("distributed"):
+        settings["distributed"] = True
 
 
 @contextmanager

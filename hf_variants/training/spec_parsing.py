@@ -14,6 +14,7 @@ import yaml
 
 from ..modeling.vocabulary import nearest
 from .bounds import Bounds, check_numbers
+from .processes import print_once
 
 
 class _Loader(yaml.SafeLoader):
@@ -136,11 +137,23 @@ def build_spec(cls, mapping, where=""):
 
 def load_spec(cls, config=None, words=()):
     """The dataclass `cls` from an optional YAML file and overriding words, as the command line gives them; the file may also
-    be the first word.
+    be the first word. What a word leaves of the file without effect is told in a line and dropped, so that it is no error.
     """
     config, words = split_recipe(config, words)
-    mapping = read_recipe(config) if config else {}
-    return build_spec(cls, apply_overrides(mapping, parse_words(words), starts_of(cls)))
+    mapping, pairs = read_recipe(config) if config else {}, parse_words(words)
+    _drop_superseded(mapping, pairs, getattr(cls, "superseded", {}))
+    return build_spec(cls, apply_overrides(mapping, pairs, starts_of(cls)))
+
+
+def _drop_superseded(mapping, pairs, superseded):
+    for section, owners in superseded.items():
+        given = {key: value for key, value in pairs if key in owners and value is not None}
+        keys = mapping.get(section)
+        if not given or not isinstance(keys, dict):
+            continue
+        owner, value = next(iter(given.items()))
+        for name in [name for name in keys if f"{section}.{name}" not in owners]:
+            print_once(f"the recipe's {section}.{name}={keys.pop(name)!r} is unused, since {owner}={value!r} is given")
 
 
 def starts_of(cls):

@@ -11,6 +11,11 @@ from typing import Literal
 from .bounds import SEEDS
 from .spec_parsing import key
 
+DISTRIBUTED = (
+    "transformers' DistributedConfig by its own names, to shard the model at load time: fsdp_size, ep_size, tp_size, "
+    "dp_replicate_size; empty: DDP, or what accelerate is told"
+)
+
 
 @dataclass
 class TokenizerSpec:
@@ -119,11 +124,7 @@ class TrainingSpec:
         "muon: Muon for hidden matrices, AdamW for the rest; adamw: trainer.optim", "adamw"
     )
     muon: dict = key("further options of torch.optim.Muon, by their own names (momentum, ns_steps, ...)", factory=dict)
-    distributed: dict = key(
-        "transformers' DistributedConfig by its own names, to shard the model at load time: fsdp_size, ep_size, tp_size, "
-        "dp_replicate_size; empty: DDP, or what accelerate is told",
-        factory=dict,
-    )
+    distributed: dict = key(DISTRIBUTED, factory=dict)
     samples: SamplesSpec = key("samples", factory=SamplesSpec)
     metrics: dict = key(
         "measured at every evaluation: perplexity, bits_per_byte, passkey, expert_balance, lm_eval", factory=dict
@@ -135,6 +136,9 @@ class TrainingSpec:
     dtype: Literal["float32", "bfloat16", "float16"] = key("dtype of the weights in training", "float32")
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
     allow_changes: bool = key("continue the run in output_dir although settings changed (more steps, another rate)", False)
+
+    # a section of a recipe, and the keys by which a word leaves its others without effect
+    superseded = {"tokenizer": ("tokenizer.path", "model_path")}
 
     def to_dict(self):
         """The spec as plain nested dicts, as YAML would hold it."""

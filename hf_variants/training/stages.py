@@ -10,12 +10,15 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from .processes import in_turn, is_writer, print_once
+from .processes import gathered, in_turn, is_writer, print_once, wait_for_all
 
 STAGE_FILE = "stage.json"
+# seconds in which a shared folder shows all machines what one of them wrote
+PATIENCE = 30
 
 
 class Stage:
@@ -84,6 +87,44 @@ class Stage:
             text += f" (allow_changes=true cannot change {', '.join(barred[:3])})"
         return f"{text}, or overwrite=true to start afresh"
 
+    def agree(self):
+        """The result that the first process finds here, or None; all processes of a launch call it together.
+
+        Raises:
+            ValueError: on all of them, where one has other settings than the first: it reads other data or another recipe.
+        """
+        found = gathered((self.settings, self.finished_result()))
+        for rank, (settings, _) in enumerate(found):
+            if settings != found[0][0]:
+                changes = describe_changes(found[0][0], settings)
+                raise ValueError(
+                    f"process {rank} of this launch has other settings than the first ({changes}); "
+                    "all machines must read the same recipe, data and checkpoints"
+                )
+        return found[0][1]
+
+    def check_shared(self):
+        """Refuse a directory that is not one and the same for all processes of a launch, which call it together.
+
+        Raises:
+            ValueError: on all of them.
+        """
+        until = time.monotonic() + PATIENCE
+        while not (seen := self._is_mine()) and time.monotonic() < until:
+            time.sleep(0.5)
+        blind = [rank for rank, sees in enumerate(gathered(seen)) if not sees]
+        if blind:
+            raise ValueError(
+                f"output_dir={str(self.directory)!r} is not one folder for the whole launch: the processes {blind} do not see "
+                f"the {STAGE_FILE} of the first. Its checkpoints are read by all; put it on storage that the machines share"
+            )
+
+    def _is_mine(self):
+        # listed first: a network file system may remember that a file was not there
+        there = self.directory.is_dir() and STAGE_FILE in os.listdir(self.directory)
+        record = self._read() if there else None
+        return record is not None and record["fingerprint"] == self.fingerprint
+
     def leave(self):
         """Give a directory up that holds nothing but the record: a refused setting shall not bar the mended one."""
         try:
@@ -122,26 +163,32 @@ def run_stage(
     """The result of `work()` (JSON values), or the recorded one where an equal stage is finished in `directory`.
 
     Args:
-        arguments: TrainingArguments of a launch, whose processes claim the directory in turn.
+        arguments: TrainingArguments of a launch, whose processes claim the directory in turn and end together.
         allow_changes, fixed: as in `Stage.start`.
 
     Raises:
-        ValueError: when the directory holds a stage of other settings and `overwrite` is False.
+        ValueError: when the directory holds a stage of other settings and `overwrite` is False; when the processes of a
+            launch have other settings or another directory.
     """
     stage = Stage(name, directory, settings)
-    result = stage.finished_result()
+    result = stage.agree() if arguments else stage.finished_result()
     if result is not None:
         announce(f"{name}: already finished in {directory}, skipped")
         return result
     with in_turn(arguments) if arguments else nullcontext():
         changes = stage.start(overwrite, allow_changes, fixed)
+    if arguments:
+        stage.check_shared()
     if changes:
         announce(f"{name}: goes on in {directory} with changed settings ({changes})")
     try:
-        return stage.finish(work())
+        result = stage.finish(work())
     except ValueError:
         stage.leave()
         raise
+    if arguments:
+        wait_for_all()
+    return result
 
 
 def stage_fingerprint(directory):

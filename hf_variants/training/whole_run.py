@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from .checkpoints import last_good_checkpoint
+from .processes import wait_for_all
 from .resuming import train_from
 from .saves import saving
 from .stages import write_json
@@ -37,3 +38,5 @@ def save_finished(trainer, tokenizer):
             (folder / "training_args.bin").unlink(missing_ok=True)
             tokenizer.save_pretrained(folder)
             write_json(folder / "training_log.json", trainer.state.log_history)
+    # the others read these files next
+    wait_for_all()

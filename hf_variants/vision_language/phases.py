@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ..training.processes import is_writer
 from ..training.stages import run_stage
 from .batches import QuestionCollator, Questions, maker_of
 from .digits import DIGITS
@@ -94,17 +95,23 @@ def run_phase(spec, index, model, tokenizer, images, previous, measure, announce
     """
     phase, directory = spec.phases[index], Path(spec.output_dir) / "phases" / f"{index + 1}-{spec.phases[index].name}"
     settings = {"phase": vars(phase), "data": vars(spec.data), "trainer": spec.trainer, "seed": spec.seed, "before": previous}
-    settings["measure_every"] = spec.measure_every
+    arguments = trainer_arguments(spec, phase, directory)
+    settings.update(split_over(arguments), measure_every=spec.measure_every)
     done = []
 
     def work():
         done.append(True)
-        return _train(spec, index, phase, directory, model, tokenizer, images, measure, announce)
+        return _train(spec, index, phase, directory, arguments, model, tokenizer, images, measure, announce)
 
-    result = run_stage(phase.name, directory, settings, work, overwrite=spec.overwrite, announce=announce)
+    result = run_stage(phase.name, directory, settings, work, overwrite=spec.overwrite, announce=announce, arguments=arguments)
     if not done:
         load_weights(model, directory)
     return {**result, "directory": str(directory)}
+
+
+def split_over(arguments):
+    """{"processes": number} for the settings of a stage, since each process has a batch of its own; {} for a single one."""
+    return {} if arguments.world_size == 1 else {"processes": arguments.world_size}
 
 
 def load_weights(model, directory):
@@ -113,7 +120,7 @@ def load_weights(model, directory):
     model.load_state_dict(found.state_dict())
 
 
-def _train(spec, index, phase, directory, model, tokenizer, images, measure, announce):
+def _train(spec, index, phase, directory, arguments, model, tokenizer, images, measure, announce):
     from transformers import set_seed
 
     from ..training.progress import shorten_progress
@@ -122,8 +129,9 @@ def _train(spec, index, phase, directory, model, tokenizer, images, measure, ann
     # so that a run that goes on behind a finished phase draws what an unbroken one would
     set_seed(spec.seed + index)
     trained = freeze(model, phase.trains)
+    rows = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     announce(
-        f"phase {phase.name}: {phase.steps} steps of {phase.batch_size} on {phase.reads}; trains {', '.join(phase.trains)} "
+        f"phase {phase.name}: {phase.steps} steps of {rows} on {phase.reads}; trains {', '.join(phase.trains)} "
         f"({trained:,} parameters)"
     )
     kinds = ["digit"] if phase.reads == "labels" else None
@@ -134,9 +142,9 @@ def _train(spec, index, phase, directory, model, tokenizer, images, measure, ann
     )
     trainer = VariantsTrainer(
         model=TowerProbe(model.model.vision_tower) if phase.reads == "labels" else model,
-        args=trainer_arguments(spec, phase, directory),
+        args=arguments,
         data_collator=collate,
-        train_dataset=Questions(maker, phase.steps * phase.batch_size, start=index * STRIDE),
+        train_dataset=Questions(maker, phase.steps * rows, start=index * STRIDE),
     )
     shorten_progress(trainer)
     measures = []
@@ -146,7 +154,8 @@ def _train(spec, index, phase, directory, model, tokenizer, images, measure, ann
     trainer.train()
     seconds = time.perf_counter() - began
     model.eval()
-    model.save_pretrained(directory)
+    if is_writer():
+        model.save_pretrained(directory)
     log = [{"step": line["step"], "loss": line["loss"]} for line in trainer.state.log_history if "loss" in line]
     return {"seconds": seconds, "trained": trained, "log": log, "measures": measures}
 

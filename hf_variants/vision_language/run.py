@@ -12,13 +12,13 @@ import os
 import shutil
 from pathlib import Path
 
-from ..training.processes import print_once
+from ..training.processes import is_writer, print_once, wait_for_all
 from ..training.stages import fingerprint_of, run_stage, write_json
 from .answering import SPLITS, accuracies, answers, pictures_of
 from .batches import maker_of
 from .digits import load_digits
 from .measures import alignment_measure, attention_readings
-from .phases import run_phase, trainer_arguments
+from .phases import run_phase, split_over, trainer_arguments
 from .specs import check_spec
 from .words import word_tokenizer
 
@@ -40,17 +40,20 @@ def vision_language(spec, announce=print_once):
     tokenizer = word_tokenizer()
     config = config_of(spec, tokenizer)
     side_of(config)
-    for phase in spec.phases:
-        trainer_arguments(spec, phase, spec.output_dir)
+    arguments = [trainer_arguments(spec, phase, spec.output_dir) for phase in spec.phases][-1]
     settings = {key: value for key, value in spec.to_dict().items() if key not in ("output_dir", "overwrite")}
+    settings.update(split_over(arguments))
 
     def work():
         return _run(spec, config, tokenizer, train, held_out, announce)
 
-    result = run_stage("vision-language", spec.output_dir, settings, work, overwrite=spec.overwrite, announce=announce)
-    from .report import write_vision_report
+    result = run_stage(
+        "vision-language", spec.output_dir, settings, work, overwrite=spec.overwrite, announce=announce, arguments=arguments
+    )
+    if is_writer():
+        from .report import write_vision_report
 
-    write_vision_report(Path(spec.output_dir) / "report.html", spec, result, held_out)
+        write_vision_report(Path(spec.output_dir) / "report.html", spec, result, held_out)
     announce(f"report: {Path(spec.output_dir) / 'report.html'}")
     return result
 
@@ -93,7 +96,8 @@ def _run(spec, config, tokenizer, train, held_out, announce):
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     result["tokens_per_image"] = config.tokens_of_image()
     result["model"] = str(folder)
-    write_json(Path(spec.output_dir) / "results.json", result)
+    if is_writer():
+        write_json(Path(spec.output_dir) / "results.json", result)
     return result
 
 
@@ -132,7 +136,14 @@ def side_of(config):
 
 
 def save(model, tokenizer, folder):
-    """Write model and processor to `folder`, whole or not at all; returns it."""
+    """Write model and processor to `folder`, whole or not at all; returns it. All processes call it together."""
+    if is_writer():
+        _write(model, tokenizer, folder)
+    wait_for_all()
+    return folder
+
+
+def _write(model, tokenizer, folder):
     from ..modeling.processing_variants import VariantsProcessor
 
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
@@ -141,4 +152,3 @@ def save(model, tokenizer, folder):
     VariantsProcessor.for_model(model.config, tokenizer).save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
-    return folder

@@ -1,12 +1,15 @@
-"""Files that several processes need: the order in which those of a launch make them."""
+"""Files that several processes need: the order in which those of a launch make them, and that all see the same ones."""
 
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from transformers import TrainingArguments, training_args
 
-from hf_variants.training.processes import in_turn
+from hf_variants import jobs
+from hf_variants.training import build_spec, stages
+from hf_variants.training.processes import gathered, in_turn, is_writer, refuse_several_processes, wait_for_all
 
 
 def _launch(machines, devices, monkeypatch, work):
@@ -59,3 +62,91 @@ def test_the_others_go_on_after_an_error(machines, devices, monkeypatch):
 
     failures = _launch(machines, devices, monkeypatch, work)
     assert [str(error) for error in failures] == ["no space left"] and sorted(came) == list(range(machines * devices))
+
+
+def _stage_on_two_machines(folders, settings, monkeypatch, work=dict):
+    """What `run_stage` gives, or raises, in two processes with a folder and settings each."""
+    barrier, told, rank = threading.Barrier(2, timeout=10), {}, threading.local()
+
+    def gather(value):
+        told[rank.number] = value
+        barrier.wait()
+        values = [told[0], told[1]]
+        barrier.wait()
+        return values
+
+    @contextmanager
+    def first_first(arguments):
+        if rank.number == 1:
+            barrier.wait()
+        yield
+        if rank.number == 0:
+            barrier.wait()
+
+    for name, stand_in in {"gathered": gather, "in_turn": first_first, "wait_for_all": lambda: gather(None)}.items():
+        monkeypatch.setattr(stages, name, stand_in)
+    monkeypatch.setattr(stages, "is_writer", lambda: rank.number == 0)
+    monkeypatch.setattr(stages, "PATIENCE", 0.2)
+    outcomes = [None, None]
+
+    def process(number):
+        rank.number = number
+        try:
+            outcomes[number] = stages.run_stage("fit", folders[number], settings[number], work, arguments=object())
+        except ValueError as error:
+            outcomes[number] = str(error)
+
+    threads = [threading.Thread(target=process, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    return outcomes
+
+
+def test_machines_that_share_the_folder_run_and_skip_together(tmp_path, monkeypatch):
+    calls = []
+    for _ in range(2):
+        found = _stage_on_two_machines(
+            [tmp_path / "out"] * 2, [{"seed": 0}] * 2, monkeypatch, lambda: calls.append(1) or {"loss": 1.0}
+        )
+        assert found == [{"loss": 1.0}] * 2
+    assert len(calls) == 2
+
+
+def test_machines_without_a_shared_folder_are_refused(tmp_path, monkeypatch):
+    calls = []
+    found = _stage_on_two_machines(
+        [tmp_path / "here", tmp_path / "there"], [{"seed": 0}] * 2, monkeypatch, lambda: calls.append(1)
+    )
+    assert all("is not one folder for the whole launch: the processes [1] do not see" in text for text in found)
+    assert not calls
+
+
+def test_machines_that_read_other_data_are_refused(tmp_path, monkeypatch):
+    settings = [{"texts": {"train": "aa"}}, {"texts": {"train": "bb"}}]
+    found = _stage_on_two_machines([tmp_path / "out"] * 2, settings, monkeypatch)
+    assert all("process 1 of this launch has other settings than the first (texts.train: aa -> bb)" in text for text in found)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_single_process_asks_nobody(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    assert gathered({"a": 1}) == [{"a": 1}] and is_writer()
+    wait_for_all()
+    refuse_several_processes("evaluate")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="evaluate works in one process, and this launch has 2"):
+        refuse_several_processes("evaluate")
+
+
+@pytest.mark.parametrize("recipe", sorted(jobs.IN_ONE_PROCESS))
+def test_recipes_of_one_process_refuse_several(recipe, monkeypatch):
+    """Before a file is read: two processes would write the same one."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    keys = {"quickstart": {"output": "out"}, "generate": {"model_path": "absent", "prompts": ["x"]}}
+    paths = {"model_path": "absent"} | ({"output_dir": "out"} if recipe == "quantize" else {})
+    spec = build_spec(getattr(jobs, jobs.RECIPES[recipe]), keys.get(recipe, paths))
+    with pytest.raises(ValueError, match=f"{recipe} works in one process"):
+        getattr(jobs, recipe)(spec)

@@ -3,11 +3,7 @@ interrupted ends in the bits of one that was not.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +12,9 @@ from safetensors.torch import load_file
 from hf_variants.training import pretrain
 from hf_variants.training.checkpoints import why_broken
 from hf_variants.training.sharding import OPTIMIZER_FOLDER, shards_of
+from tests.distributed.tasks import launch
 from tests.training.runs import MODEL, quiet, spec_of, write_text
 
-ROOT = Path(__file__).parents[2]
 # dropout draws differ per process; two key-value heads can stand on two processes
 STILL = {**MODEL, "attention_dropout": 0.0, "num_key_value_heads": 2}
 KINDS = {
@@ -39,8 +35,10 @@ def tasks_of(text, folder):
     """{name: task}: every kind whole and interrupted, and one that goes on under another split."""
     tasks = {}
     for name, (section, *_) in KINDS.items():
-        tasks[name] = {"spec": sharded_spec(text, folder / name, section).to_dict(), "last": None}
-        tasks[f"{name}_cut"] = {"spec": sharded_spec(text, folder / f"{name}_cut", section).to_dict(), "last": 7}
+        tensor = "tp_size" in section
+        tasks[name] = {"spec": sharded_spec(text, folder / name, section).to_dict(), "tensor": tensor}
+        cut = sharded_spec(text, folder / f"{name}_cut", section).to_dict()
+        tasks[f"{name}_cut"] = {"spec": cut, "last": 7, "tensor": tensor}
     first, then = (sharded_spec(text, folder / "moved", KINDS[name][0]).to_dict() for name in ("fsdp", "experts"))
     moved = {"moved": {"spec": first, "then": then, "last": 7}}
     # those that need accelerate to believe in accelerators come last
@@ -52,13 +50,7 @@ def runs(tmp_path_factory):
     """(folder, text, what the processes found)."""
     folder = tmp_path_factory.mktemp("sharded")
     text = write_text(folder / "text.txt", documents=10)
-    (folder / "tasks.json").write_text(json.dumps(tasks_of(text, folder)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.distributed.sharded_recipe", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder, text, json.loads((folder / "results.json").read_text())
+    return folder, text, launch(tasks_of(text, folder), folder)[0]
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,9 @@ def recipe(source, folder, model_path=None, data=None, trainer=None, **keys):
     data = {"source": source, "max_source_length": 32, "max_target_length": 32, "eval_fraction": 0.2, **(data or {})}
     trainer = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-2, **STEPS, **(trainer or {})}
     generation = keys.pop("generation", {"max_new_tokens": 8})
-    sections = {"data": data, "trainer": trainer, "generation": generation, "tokenizer": {"vocab_size": 300}}
+    sections = {"data": data, "trainer": trainer, "generation": generation}
+    if model_path is None:
+        sections["tokenizer"] = {"vocab_size": 300}
     return build_spec(Seq2SeqSpec, {"output_dir": str(folder), "model_path": model_path, **sections, **keys})
 
 

@@ -35,10 +35,11 @@ def write_text(file, documents=20):
 
 def spec_of(source, output_dir, model=MODEL, data=None, tokenizer=None, trainer=None, **keys):
     """A `TrainingSpec` of 10 steps; sections given are laid over its own."""
+    loaded = keys.get("model_path") or (tokenizer or {}).get("path")
     mapping = {
         "output_dir": str(output_dir),
         "data": {"source": source, "sequence_length": 32, "eval_fraction": 0.2, **(data or {})},
-        "tokenizer": {"vocab_size": 300, **(tokenizer or {})},
+        "tokenizer": {**({} if loaded else {"vocab_size": 300}), **(tokenizer or {})},
         "model": model,
         "trainer": {"max_steps": 10, "per_device_train_batch_size": 4, "learning_rate": 1e-2, **STEPS, **(trainer or {})},
         **keys,

@@ -5,6 +5,7 @@ import pytest
 from hf_variants.jobs.specs import QuickstartSpec
 from hf_variants.jobs.whole_job import stage_specs
 from hf_variants.presets import preset_keys
+from hf_variants.training.idle_keys import idle_tokenizer_keys, refuse_idle_tokenizer_keys
 from hf_variants.training.models import build_config, model_section
 from hf_variants.training.spec_parsing import (
     build_spec,
@@ -184,3 +185,24 @@ def test_token_ids_are_the_tokenizers_unless_written():
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, None)
     config = build_config({"preset": "tiny/mla", "eos_token_id": 7}, Tokenizer())
     assert (config.bos_token_id, config.eos_token_id, config.vocab_size) == (1, 7, 16)
+
+
+def test_a_word_that_leaves_keys_of_the_recipe_without_effect_says_so(tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("output_dir: out\ntokenizer: {vocab_size: 512, eos_token: <e>}\n")
+    spec = load_spec(TrainingSpec, str(recipe), ["tokenizer.path=somewhere"])
+    assert spec.tokenizer.path == "somewhere" and not idle_tokenizer_keys(spec)
+    shown = capsys.readouterr().out
+    assert "tokenizer.vocab_size=512 is unused, since tokenizer.path='somewhere' is given" in shown and "<e>" in shown
+    load_spec(TrainingSpec, str(recipe), ["tokenizer.vocab_size=600"])
+    load_spec(TrainingSpec, str(recipe), ["tokenizer.path=null"])
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("owner", ["tokenizer.path", "model_path"])
+def test_keys_of_a_tokenizer_that_is_loaded_are_refused_where_they_are_given_beside_it(owner):
+    words = ["output_dir=out", f"{owner}=somewhere", "tokenizer.vocab_size=600"]
+    words += ["model=tiny/mla"] if owner == "tokenizer.path" else []
+    with pytest.raises(ValueError, match=f"tokenizer.vocab_size=600 has no effect: {owner}='somewhere' brings the tokenizer"):
+        refuse_idle_tokenizer_keys(load_spec(TrainingSpec, None, words))
+    refuse_idle_tokenizer_keys(load_spec(TrainingSpec, None, ["output_dir=out", "tokenizer.vocab_size=600"]))
