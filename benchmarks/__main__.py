@@ -2,7 +2,7 @@
 
 Without names every case that has no result yet is run, so an interrupted run goes on where it stopped; a named case is always
 run. Each case runs in a process of its own and writes `runs/benchmarks/CASE.json`; the table and the plots are made from those
-files, `--table` alone makes them again.
+files. `--table` runs nothing: it makes the table again, and puts it into docs/benchmarks.md.
 """
 
 import argparse
@@ -16,9 +16,10 @@ from rich.console import Console
 
 from benchmarks import peers
 from benchmarks.cases import CASES, find_case
-from benchmarks.table import print_table, write_json
+from benchmarks.table import print_table, update_page, write_json
 
 RESULTS = Path("runs/benchmarks")
+PAGE = Path("docs/benchmarks.md")
 
 
 def parse(argv):
@@ -26,7 +27,10 @@ def parse(argv):
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"one of {', '.join(CASES)}")
     parser.add_argument("--again", action="store_true", help="run cases that have a result too")
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
-    parser.add_argument("--table", action="store_true", help="make the table and the plots from the results there are")
+    parser.add_argument(
+        "--table", action="store_true", help=f"run nothing; make the table from the results there are, {PAGE} too"
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help=f"page that --table writes the table into ({PAGE})")
     parser.add_argument("--threads", type=int, help="threads of torch; its own default when absent")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the results ({RESULTS})")
     return parser.parse_args(argv)
@@ -46,6 +50,11 @@ def main(argv=None):
     results = read_results(options.results)
     print_table(results, console)
     write_json(results, options.results / "all.json")
+    if options.table:
+        if not results:
+            raise SystemExit(f"no results in {options.results}; measure first, as with make bench")
+        update_page(results, options.page)
+        console.print(f"{options.page}: table written")
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

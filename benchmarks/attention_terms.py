@@ -9,6 +9,7 @@ from benchmarks.case import Case
 from benchmarks.generation import prefill_of
 from benchmarks.pairs import models, random_ids
 from benchmarks.training_step import step_of
+from benchmarks.work import prefill_flops, training_flops
 
 SMALL = {"vocab_size": 1024, "num_hidden_layers": 2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
 WIDTHS = {"hidden_size": 512, "num_attention_heads": 8}
@@ -62,6 +63,7 @@ CASES = [
         "softcap_training",
         "training step with soft-capped scores, Gemma-2 shape, T=4096, native eager",
         training(gemma2, 4096),
+        flops=lambda: training_flops(gemma2(), 1, 4096),
         targets={"speed": 1.0, "peak": 0.5},
         **_SHORT,
     ),
@@ -69,6 +71,7 @@ CASES = [
         "alibi_training",
         "training step with ALiBi, BLOOM shape, T=2048, native eager",
         training(bloom, 2048),
+        flops=lambda: training_flops(bloom(), 1, 2048),
         targets=_FUSED,
         **_SHORT,
     ),
@@ -76,6 +79,7 @@ CASES = [
         "alibi_prefill",
         "prefill with ALiBi, BLOOM shape, T=2048, native eager",
         prefill(bloom, 2048),
+        flops=lambda: prefill_flops(bloom(), 1, 2048),
         targets=_FUSED,
         **_SHORT,
     ),
@@ -83,6 +87,7 @@ CASES = [
         "sinks_training",
         "training step with sinks, gpt-oss shape, T=2048, native eager",
         training(gpt_oss, 2048),
+        flops=lambda: training_flops(gpt_oss(), 1, 2048),
         targets=_FUSED,
         **_SHORT,
     ),
@@ -90,6 +95,7 @@ CASES = [
         "sinks_prefill",
         "prefill with sinks, gpt-oss shape, T=2048, native eager",
         prefill(gpt_oss, 2048),
+        flops=lambda: prefill_flops(gpt_oss(), 1, 2048),
         targets=_FUSED,
         **_SHORT,
     ),
@@ -97,6 +103,7 @@ CASES = [
         "window_prefill",
         "prefill through a window of 512, T=8192, native sdpa",
         prefill(mistral, 8192, native_attention="sdpa"),
+        flops=lambda: prefill_flops(mistral(), 1, 8192),
         targets={"speed": 1.0, "peak": 1.0},
         **_SHORT,
     ),

@@ -42,11 +42,13 @@ class Case:
         sides: what `build` can make; the first is the reference.
         targets: {"speed" or "peak" or "cpu": bound}; speed is at least, peak at most.
         unit: what `Ready.units` counts.
-        flops, bytes: matrix FLOPs and bytes read by one call of ours, for the share of the machine's limit.
+        flops, bytes: matrix FLOPs and bytes read by one call of ours, for the share of the machine's limit; a number, or a
+            function that counts it.
         dtype: `fp32` or `bf16`.
         peak: whether peak memory is taken.
         rounds, seconds: at most so many rounds, and none begun after so many seconds.
         tolerance: how far what the calls return may differ, relative to its largest number; None where they return nothing.
+        also: {side: `Ready`} after the rounds -> {name: further number}, which targets may bound.
     """
 
     name: str
@@ -55,13 +57,14 @@ class Case:
     sides: tuple = (REFERENCE, OURS)
     targets: dict = field(default_factory=dict)
     unit: str = "tokens"
-    flops: float | None = None
-    bytes: float | None = None
+    flops: float | Callable | None = None
+    bytes: float | Callable | None = None
     dtype: str = "fp32"
     peak: bool = False
     rounds: int = 5
     seconds: float = 20.0
     tolerance: float | None = 1e-4
+    also: Callable | None = None
 
 
 def timed(ready):
@@ -115,6 +118,8 @@ def measure(case):
     scale = sides[OURS].units / sides[case.sides[0]].units
     found["speed"] = statistics.median(scale * a[0] / b[0] for a, b in zip(reference, ours, strict=True))
     found["cpu"] = statistics.median(scale * a[1] / max(b[1], 1e-9) for a, b in zip(reference, ours, strict=True))
+    if case.also is not None:
+        found.update(case.also(sides))
     if values[OURS] is not None and case.tolerance is not None:
         found["difference"] = far(values[OURS], values[case.sides[0]])
         if not found["difference"] <= case.tolerance:

@@ -5,6 +5,7 @@ from transformers import DeepseekV3Config
 from benchmarks.case import Case
 from benchmarks.generation import step_of
 from benchmarks.pairs import models, random_ids
+from benchmarks.work import decode_bytes
 
 # An eighth of DeepSeek-V3: hidden size, feed-forward, heads and query rank are divided, latent and head widths as published.
 CONFIG = DeepseekV3Config(
@@ -44,6 +45,7 @@ CASES = [
         f"latent_decode_{cached // 1024}k",
         f"MLA decode behind {cached} cached tokens, DeepSeek-V3 proportions",
         decode_behind(cached, 3),
+        bytes=lambda cached=cached: decode_bytes(CONFIG, 1, cached, 3),
         targets={"speed": bound},
         rounds=3,
         seconds=15.0,

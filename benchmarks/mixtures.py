@@ -6,6 +6,7 @@ from benchmarks.case import Case
 from benchmarks.generation import decode_of
 from benchmarks.pairs import models, random_ids
 from benchmarks.training_step import step_of
+from benchmarks.work import decode_bytes, training_flops
 
 SMALL = {"vocab_size": 2048, "num_hidden_layers": 3, "hidden_size": 512, "bos_token_id": None, "eos_token_id": None}
 HEADS = {"num_attention_heads": 8}
@@ -56,16 +57,28 @@ def decoding(config):
     return build
 
 
+def work_of_training(config):
+    return {"flops": lambda: training_flops(config, 2, 512)}
+
+
+def work_of_decoding(config):
+    return {"bytes": lambda: decode_bytes(config, 1, 28, 24)}
+
+
 CASES = [
     Case(
         f"{name}_{kind}",
         f"{kind} with {what}, native grouped experts",
         build(config),
+        **work(config),
         targets={"speed": 1.0},
         rounds=4,
         seconds=12.0,
         tolerance=tolerance,
     )
     for name, config, what in (("mixtral", MIXTRAL, "8 experts"), ("deepseek", DEEPSEEK, "64 fine experts and a shared one"))
-    for kind, build, tolerance in (("training", training, 1e-3), ("decode", decoding, 0.0))
+    for kind, build, work, tolerance in (
+        ("training", training, work_of_training, 1e-3),
+        ("decode", decoding, work_of_decoding, 0.0),
+    )
 ]

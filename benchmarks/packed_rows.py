@@ -3,6 +3,7 @@
 import torch
 
 from benchmarks.case import OURS, Case, Ready
+from benchmarks.work import training_flops
 from hf_variants import VariantsConfig, VariantsForCausalLM
 
 LENGTHS = (512, 384, 256, 256, 192, 192, 128, 128)  # 2048 tokens, in 8 padded rows of 512: 50% pads
@@ -53,6 +54,7 @@ CASES = [
         "packing",
         "packed training against padded, the same documents, half of the padded batch being pads",
         build,
+        flops=lambda: sum(training_flops(CONFIG, 1, length) for length in LENGTHS),
         sides=("padded", OURS),
         targets={"speed": 1.8},
         rounds=4,

@@ -23,6 +23,7 @@ from transformers import LlamaConfig, Trainer, TrainerCallback
 
 from benchmarks.case import OURS, REFERENCE, Case, Ready
 from benchmarks.pairs import models
+from benchmarks.work import training_flops
 from hf_variants import VariantsConfig, VariantsForCausalLM
 from hf_variants.training.packing import PackingStats, pack_blocks
 from hf_variants.training.pretraining import PreparedData, make_trainer
@@ -105,6 +106,7 @@ CASES = [
         "recipe",
         f"pretrain recipe against a plain native Trainer, 4 layers of 256, T={LENGTH}, {STEPS} steps of {BATCH} rows, AdamW",
         build,
+        flops=lambda: training_flops(LlamaConfig(**SHAPE), STEPS * BATCH, LENGTH),
         targets={"speed": 1.0},
         rounds=7,
         seconds=90,

@@ -29,12 +29,10 @@ def result_of(case):
 def share_of_limit(case, found):
     """{"share", "share_of"}: how much of the machine's own limit our side reaches, where the case says what it computes."""
     seconds = found["sides"][OURS]["seconds"]
-    if case.flops is not None:
-        limit = found["limits"][f"{case.dtype} GEMM GFLOP/s"]
-        return {"share": case.flops / seconds / 1e9 / limit, "share_of": "GEMM"}
-    if case.bytes is not None:
-        limit = found["limits"][f"{case.dtype} weights GB/s"]
-        return {"share": case.bytes / seconds / 1e9 / limit, "share_of": "streaming"}
+    for counted, limit, of in ((case.flops, "GEMM GFLOP/s", "GEMM"), (case.bytes, "weights GB/s", "streaming")):
+        if counted is not None:
+            amount = counted() if callable(counted) else counted
+            return {"share": amount / seconds / 1e9 / found["limits"][f"{case.dtype} {limit}"], "share_of": of}
     return {}
 
 

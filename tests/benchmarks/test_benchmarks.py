@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 
-from benchmarks import gpu, growth, recipe
+from benchmarks import __main__ as command
+from benchmarks import gpu, growth, loading, recipe, work
 from benchmarks.case import OURS, Case, Ready, measure
 from benchmarks.cases import CASES, find_case
+from benchmarks.generation import CONFIG, graphs_of_shapes_seen_before
 from benchmarks.run_case import share_of_limit
 from benchmarks.table import markdown, met
 
@@ -37,6 +39,86 @@ def test_the_share_of_the_limit_is_counted_work_over_time():
     found = {"sides": {OURS: {"seconds": 2.0}}, "limits": {"fp32 GEMM GFLOP/s": 100.0, "fp32 weights GB/s": 10.0}}
     assert share_of_limit(case_of(1.0, flops=1e11), found) == {"share": 0.5, "share_of": "GEMM"}
     assert share_of_limit(case_of(1.0, bytes=1e10), found) == {"share": 0.5, "share_of": "streaming"}
+
+    assert share_of_limit(case_of(1.0, bytes=lambda: 1e10), found) == {"share": 0.5, "share_of": "streaming"}
+
+
+def test_every_case_counts_its_work():
+    """All but the import of the package, which has neither products nor weights."""
+    for name, case in CASES.items():
+        amounts = [part() if callable(part) else part for part in (case.flops, case.bytes) if part is not None]
+        assert len(amounts) == (0 if name == "import" else 1) and all(amount > 1e6 for amount in amounts), name
+
+
+def test_work_is_counted_by_the_familys_counters():
+    dense = 12 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)
+    pairs = 12 * 9 * 64 * 2 * 2 * (512 + 1) / 2
+    head = 2 * 576 * 49152
+    assert work.prefill_flops(CONFIG, 4, 512) == 4 * (512 * (2 * dense + pairs) + head)
+    assert work.training_flops(CONFIG, 4, 512) == 3 * 4 * 512 * (2 * dense + pairs + head)
+    norms = 25 * 576
+    cache = 12 * 2 * 3 * 64 * 100
+    assert work.decode_bytes(CONFIG, 2, 100, 5) == 5 * 4 * (dense + norms + 49152 * 576 + 2 * cache)
+
+
+def test_further_numbers_are_measured_and_bounded():
+    case = case_of(1.0, also=lambda sides: {"graphs": len(sides) - 2}, targets={"graphs": 0})
+    found = measure(case)
+    assert found["graphs"] == 0 and met({**found, "targets": case.targets}) == {"graphs": True}
+    assert met({**found, "graphs": 1, "targets": case.targets}) == {"graphs": False}
+
+
+def test_what_an_import_adds_is_timed_in_processes_of_their_own():
+    sides = {OURS: Ready(loading.Imports("import time; time.sleep(0.05)", "import time; time.sleep(0.2)"))}
+    loading._IMPORT, whole = (
+        "import time; {before}; began = time.perf_counter(); {what}; print(time.perf_counter() - began)",
+        (loading._IMPORT),
+    )
+    try:
+        for _ in range(3):
+            sides[OURS].run()
+    finally:
+        loading._IMPORT = whole
+    assert 50 <= loading.added_milliseconds(sides)["import_ms"] < 200 and len(sides[OURS].run.taken) == 3
+
+
+def result_of_decode():
+    return {
+        **{"case": "decode", "unit": "tokens", "targets": {"speed": 1.25, "graphs": 0}, "speed": 1.3, "cpu": 1.2, "graphs": 2},
+        **{"machine": "made up, 2026-01-02", "limits": {"fp32 GEMM GFLOP/s": 100.0}},
+        "sides": {"native": {"per_second": 10.0}, OURS: {"per_second": 13.0}},
+    }
+
+
+def test_the_page_gets_the_table_between_its_marks(tmp_path):
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    results.mkdir()
+    (results / "decode.json").write_text(json.dumps(result_of_decode()))
+    page.write_text("before\n<!-- results: begin -->\nold\n<!-- results: end -->\nafter\n")
+    for _ in range(2):
+        command.main(["--table", "--results", str(results), "--page", str(page)])
+    text = page.read_text()
+    assert text.startswith("before\n<!-- results: begin -->\n1 of 2 targets reached") and "old" not in text
+    assert text.endswith("<!-- results: end -->\nafter\n") and "made up, 2026-01-02" in text
+    assert "| decode | 10.0 (native) | 13.0 | 1.30 x | 1.20 x |" in text
+    assert "speed 1.25 reached, graphs 0 MISSED (graphs 2)" in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="needs the lines"):
+        command.main(["--table", "--results", str(results), "--page", str(page)])
+    with pytest.raises(SystemExit, match="measure first"):
+        command.main(["--table", "--results", str(tmp_path), "--page", str(page)])
+    assert page.read_text() == "no marks"
+
+
+def test_the_page_of_benchmarks_has_the_marks():
+    text = command.PAGE.read_text(encoding="utf-8")
+    assert text.count("<!-- results: begin -->") == text.count("<!-- results: end -->") == 1
+
+
+@pytest.mark.slow
+def test_shapes_seen_before_compile_nothing():
+    found = graphs_of_shapes_seen_before()
+    assert found["graphs"] == 0 and found["graphs_first"] >= 1
 
 
 def test_the_table_names_every_case_and_an_unknown_one_is_refused():
