@@ -2,17 +2,21 @@
 
 Notable here: it computes every term, which torch's fused kernel does not, and sees only the keys that causality and a window
 leave to a block. The backward pass is that of FlashAttention (Dao et al. 2022, arXiv:2205.14135, Algorithm 4), and the sink's
-share of the softmax is in its normaliser.
+share of the softmax is in its normaliser. Asked for a graph of the gradient, it goes through the reference.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from transformers.utils.import_utils import is_tracing
 
-from .attention_scores import apply_mask, window_of
+from .attention_scores import apply_mask, eager_attention, window_of
+from .memory_lean import through
 from .plain_linear import in_autocast_dtype
+from .score_terms import ScoreTerms
 
 BLOCK_ELEMENTS = 1 << 21
 
@@ -26,11 +30,18 @@ def blockwise_attention(module, query, key, value, mask, scaling, terms):
         bias = (type(terms.alibi), tuple(numbers))
     causal = mask is None and module.is_causal and query.shape[2] > 1
     window = window_of(module) if causal else None
-    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], bias, window)
+    plain = partial(_eager, module, scaling, terms.softcap, bias)
+    rules = _Rules(scaling, terms.softcap, causal, key.shape[2] - query.shape[2], bias, window, plain)
     tensors = (query, key, value, mask, terms.sinks, slopes, q_index, k_index)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules)[0]
+    out = _BlockwiseAttention.apply(*tensors, rules) if needs_grad else _forward_blocks(*tensors, rules, keeps=False)[0]
     return out.transpose(1, 2).contiguous()
+
+
+def _eager(module, scaling, softcap, bias, query, key, value, mask, sinks, *tables):
+    """The reference on the tensors of `_BlockwiseAttention`; output [B, heads, Q, Dv]."""
+    terms = ScoreTerms(softcap, None if bias is None else bias[0](*tables, *bias[1]), sinks)
+    return eager_attention(module, query, key, value, mask, scaling=scaling, terms=terms)[0].transpose(1, 2)
 
 
 class _Rules(NamedTuple):
@@ -40,6 +51,7 @@ class _Rules(NamedTuple):
     offset: int
     bias: tuple | None
     window: int | None
+    plain: Callable
 
     def bias_of(self, *tensors):
         """The bias of a slope or table, and of places of queries and keys."""
@@ -65,14 +77,14 @@ def _grouped(states, kv_heads):
 def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span):
     """Scores [B, heads, rows, keys of `span`] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
     batch, heads = query.shape[:2]
-    scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, span].transpose(2, 3)
-    scores = scores.view(batch, heads, -1, span.stop - span.start).float().mul_(rules.scaling)
+    scores = (_grouped(query[:, :, rows], key.shape[1]) * rules.scaling) @ key[:, :, span].transpose(2, 3)
+    scores = scores.view(batch, heads, -1, span.stop - span.start).float()
     tanh = None
     if rules.softcap is not None:
         tanh = scores.div_(rules.softcap).tanh_()
         scores = rules.softcap * tanh
     if slopes is not None:
-        scores = scores + rules.bias_of(slopes, q_index, k_index[:, span]).block(rows)
+        scores = rules.bias_of(slopes, q_index, k_index[:, span]).add_to(scores, rows)
     if mask is not None:
         scores = apply_mask(scores, mask[:, :, rows, span])
     elif rules.causal:
@@ -100,20 +112,37 @@ def _span(rules, rows, kv_len):
     return slice(start, min(rows.stop + rules.offset, kv_len))
 
 
-def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules):
+def _softmax(scores, hides_rows, wants_normaliser):
+    """Weights, and the log of the sum of exponents [..., 1] or None; a row without a visible key gets zeros and -inf."""
+    weights = scores.softmax(dim=-1)
+    if not hides_rows and not wants_normaliser:
+        return weights, None
+    top = scores.amax(dim=-1, keepdim=True)
+    hidden = top == -math.inf
+    if hides_rows:
+        weights = weights.masked_fill(hidden, 0.0)
+    # the largest weight is exp(top - normaliser): cheaper than another sum of exponents
+    return weights, (top - weights.amax(dim=-1, keepdim=True).log()).masked_fill(hidden, -math.inf)
+
+
+def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules, keeps=True):
+    """Output [B, heads, Q, Dv], and the log of the sum of exponents [B, heads, Q, 1] where it is kept."""
     batch, heads, q_len, _ = query.shape
     out, normaliser = [], []
     for rows in _blocks(query, key):
         span = _span(rules, rows, key.shape[2])
         scores, _ = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
-        lse = scores.logsumexp(dim=-1, keepdim=True)
+        weights, lse = _softmax(scores, mask is not None, keeps or sinks is not None)
+        block = _grouped(weights.to(value.dtype), value.shape[1]) @ value[:, :, span]
+        block = block.view(batch, heads, -1, value.shape[-1])
         if sinks is not None:
-            lse = torch.logaddexp(lse, sinks.float().view(1, -1, 1, 1))
-        weights = (scores - lse.masked_fill(lse == -math.inf, 0.0)).exp().to(value.dtype)
-        block = _grouped(weights, value.shape[1]) @ value[:, :, span]
-        out.append(block.view(batch, heads, -1, value.shape[-1]))
+            # softmax with one more logit s is the softmax without it times sigmoid(normaliser - s)
+            logits = sinks.float().view(1, -1, 1, 1)
+            block = (block.float() * torch.sigmoid(lse - logits)).to(block.dtype)
+            lse = torch.logaddexp(lse, logits)
+        out.append(block)
         normaliser.append(lse)
-    return torch.cat(out, dim=2), torch.cat(normaliser, dim=2)
+    return torch.cat(out, dim=2), torch.cat(normaliser, dim=2) if keeps else None
 
 
 class _BlockwiseAttention(torch.autograd.Function):
@@ -126,8 +155,11 @@ class _BlockwiseAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_out):
-        query, key, value, mask, sinks, slopes, q_index, k_index, out, lse = ctx.saved_tensors
+        *inputs, out, lse = ctx.saved_tensors
+        query, key, value, mask, sinks, slopes, q_index, k_index = inputs
         rules, kv_heads, batch = ctx.rules, key.shape[1], query.shape[0]
+        if torch.is_grad_enabled():
+            return *through(rules.plain, inputs, grad_out), None
         grad_query = torch.empty_like(query)
         grad_key, grad_value = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (key, value))
         grad_mask = torch.zeros_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
@@ -137,19 +169,20 @@ class _BlockwiseAttention(torch.autograd.Function):
             span = _span(rules, rows, key.shape[2])
             scores, tanh = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
             block_lse = lse[:, :, rows]
-            weights = (scores - block_lse.masked_fill(block_lse == -math.inf, 0.0)).exp()
+            weights = scores.sub_(block_lse.masked_fill(block_lse == -math.inf, 0.0)).exp_()
             grad_rows = _grouped(grad_out[:, :, rows], kv_heads)
             grad_value[:, :, span] += _grouped(weights.to(value.dtype), kv_heads).transpose(2, 3) @ grad_rows
-            grad_weights = (grad_rows @ value[:, :, span].transpose(2, 3)).view_as(weights)
-            grad_scores = weights * (grad_weights.float() - delta[:, :, rows])
+            grad_scores = (grad_rows @ value[:, :, span].transpose(2, 3)).view_as(weights).float()
+            grad_scores = grad_scores.sub_(delta[:, :, rows]).mul_(weights)
             if grad_mask is not None:
                 grad_mask[:, :, rows, span] += grad_scores.sum_to_size(grad_mask[:, :, rows, span].shape)
             if grad_table is not None:
                 grad_table += rules.bias_of(slopes, q_index, k_index[:, span]).table_gradient(rows, grad_scores)
             if tanh is not None:
-                grad_scores = grad_scores * (1 - tanh * tanh)
-            grad_scores = _grouped((grad_scores * rules.scaling).to(key.dtype), kv_heads)
-            grad_query[:, :, rows] = (grad_scores @ key[:, :, span]).view(batch, query.shape[1], -1, query.shape[3])
+                grad_scores.mul_(tanh.square_().neg_().add_(1))
+            grad_scores = _grouped(grad_scores.to(key.dtype), kv_heads)
+            grad_block = (grad_scores @ key[:, :, span]).mul_(rules.scaling)
+            grad_query[:, :, rows] = grad_block.view(batch, query.shape[1], -1, query.shape[3])
             grad_key[:, :, span] += grad_scores.transpose(2, 3) @ _grouped(query[:, :, rows], kv_heads)
         grad_sinks = None
         if sinks is not None and ctx.needs_input_grad[4]:
@@ -157,7 +190,7 @@ class _BlockwiseAttention(torch.autograd.Function):
             grad_sinks = -(share * delta).sum(dim=(0, 2, 3)).to(sinks.dtype)
         return (
             grad_query,
-            grad_key.to(key.dtype),
+            grad_key.mul_(rules.scaling).to(key.dtype),
             grad_value.to(value.dtype),
             grad_mask,
             grad_sinks,

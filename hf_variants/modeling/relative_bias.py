@@ -45,6 +45,10 @@ class RelativeBias(NamedTuple):
         """Bias [B or 1, heads, len(rows), K] of the queries `rows` (a slice)."""
         return self.table[self.buckets(rows)].permute(0, 3, 1, 2)
 
+    def add_to(self, scores, rows):
+        """Scores [B, heads, len(rows), K] plus the bias of the queries `rows`."""
+        return scores + self.block(rows)
+
     def scaled(self, scaling):
         """The bias for scores of the scale `scaling`, at which it does not look."""
         return self

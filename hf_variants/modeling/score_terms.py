@@ -28,6 +28,13 @@ class AlibiBias(NamedTuple):
         queries, keys = (rounded_heights(slopes, part.unsqueeze(1)) for part in (self.queries[:, rows], self.keys))
         return -(queries.unsqueeze(3) - keys.unsqueeze(2)).abs() * self.factor
 
+    def add_to(self, scores, rows):
+        """Scores [B, heads, len(rows), K] plus the bias of the queries `rows`; they may be written over."""
+        if self.factor is not None or scores.dtype != self.slopes.dtype or torch.is_grad_enabled():
+            return scores + self.block(rows)
+        distance = (self.queries[:, rows].unsqueeze(2) - self.keys.unsqueeze(1)).abs()
+        return scores.addcmul_(self.slopes.view(-1, 1, 1), distance.unsqueeze(1).to(scores.dtype), value=-1)
+
     def scaled(self, scaling):
         """The bias for scores of the scale `scaling`, which the plain form does not look at."""
         return self if self.factor is None else self._replace(factor=scaling)

@@ -194,6 +194,49 @@ def test_b29_b30_blockwise_gradients_equal_eager(case, kv_heads, is_causal, mask
             assert scaled_far(grad, expected_grad) <= TOLERANCE
 
 
+@pytest.mark.parametrize("mask_kind", ["none", "float"])
+@pytest.mark.parametrize("case", CASES)
+def test_b29_b30_gradients_of_blockwise_gradients_equal_eager(case, mask_kind, monkeypatch):
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 1)
+
+    def twice(function):
+        """Gradients of the squared gradients of query, key, value, sinks and an additive mask."""
+        generator, length = torch.Generator().manual_seed(3), 21
+        tensors = [torch.randn(1, heads, length, 8, generator=generator).requires_grad_() for heads in (4, 2, 2)]
+        sinks = torch.randn(4, generator=generator).requires_grad_() if CASES[case].get("sinks") else None
+        mask = torch.randn(1, 1, length, length, generator=generator).requires_grad_() if mask_kind == "float" else None
+        places = torch.arange(length)[None]
+        alibi = AlibiBias(torch.tensor([0.5, 0.25, 0.1, 0.01]), places, places) if CASES[case].get("alibi") else None
+        terms = ScoreTerms(CASES[case].get("softcap"), alibi, sinks)
+        out = function(Layer(True), *tensors, mask, scaling=0.4, terms=terms)[0]
+        tensors += [part for part in (sinks, mask) if part is not None]
+        weights = torch.randn(out.shape, generator=generator)
+        grads = torch.autograd.grad((out * weights).sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), tensors)
+
+    for grad, expected in zip(twice(sdpa_attention), twice(eager_attention), strict=True):
+        assert scaled_far(grad, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_b29_b30_blockwise_rounds_no_worse_than_eager_in_bfloat16(case, monkeypatch):
+    """Outputs and gradients in bfloat16, both against the reference in fp32."""
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 1)
+
+    def of(function, dtype):
+        def cast(layer, query, key, value, *rest, **kwargs):
+            out, weights = function(layer, query.to(dtype), key.to(dtype), value.to(dtype), *rest, **kwargs)
+            return out.float(), weights
+
+        out, grads = attend(cast, True, 2, CASES[case], "none", 5)
+        return [out, *grads]
+
+    exact, eager = of(eager_attention, torch.float32), of(eager_attention, torch.bfloat16)
+    blocks = of(sdpa_attention, torch.bfloat16)
+    for ours, theirs, truth in zip(blocks, eager, exact, strict=True):
+        assert scaled_far(ours, truth) <= 1.5 * scaled_far(theirs, truth) + 2**-7
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_b29_blockwise_keeps_no_scores(case, monkeypatch):
     """Nothing saved for the backward pass is as large as the scores of all queries and keys."""
