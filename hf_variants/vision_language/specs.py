@@ -30,7 +30,7 @@ class DigitsSpec:
     held_out_phrases: float = key("share of the combinations of phrases that are held out", 0.25, above=0, below=1)
     split_seed: int = key("seed of both choices", 0, **SEEDS)
     kinds: list[str] = key("kinds of questions", factory=lambda: ["digit", "count", "larger", "same", "sum"])
-    jiggle: bool = key("turn, stretch and shift training images a little", True)
+    jiggle: bool = key("turn, stretch, shear, shift and warp training images a little", True)
     eval_examples: int = key("held-out questions that are answered at the end", 1000, least=1)
 
 

@@ -111,6 +111,11 @@ def test_jiggling_keeps_the_seed_and_moves_the_image(split):
     moved = [jiggle(images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(moved[0], moved[1]) and not torch.equal(moved[0], moved[2])
     assert moved[0].shape == images.shape and (moved[0] - images).abs().max() > 0.05
-    still = jiggle(images, torch.Generator().manual_seed(1), turn=0, stretch=0, shift=0)
+    none = {"turn": 0, "stretch": 0, "shift": 0, "shear": 0, "warp": 0}
+    still = jiggle(images, torch.Generator().manual_seed(1), **none)
     torch.testing.assert_close(still, images, atol=1e-5, rtol=0)
+    for name in none:
+        alone = jiggle(images, torch.Generator().manual_seed(1), **{**none, name: 0.3})
+        assert (alone - images).abs().max() > 0.05, name
+        assert abs(alone.mean() / images.mean() - 1) < 0.3, name
     assert to_picture(split[0].pixels[0], 16).size == (16, 16)
