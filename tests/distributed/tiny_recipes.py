@@ -38,7 +38,7 @@ def extension(base, folder, **keys):
 def pairs(folder, **keys):
     records = [{"source": f"{a} {b}", "target": f"{b} and {a}"} for a in WORDS for b in WORDS]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    data = {"source": str(folder / "pairs.jsonl"), "max_source_length": 32, "max_target_length": 32, "eval_fraction": 0.2}
+    data = {"source": str(folder / "pairs.jsonl"), "max_source_length": 32, "max_target_length": 32, "eval_fraction": 0.25}
     model = {"encoder": STACK, "decoder": {**STACK, "num_hidden_layers": 2}}
     common = {"output_dir": str(folder / "seq2seq"), "data": data, "model": model, "tokenizer": {"vocab_size": 300}}
     return "seq2seq", {**common, "generation": {"max_new_tokens": 6}, "generated": 4, "trainer": SHORT, **keys}
