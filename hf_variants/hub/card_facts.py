@@ -4,7 +4,6 @@ Notable here: toggles are compared with a config of the same shape, so that deci
 that saved the model is written.
 """
 
-import json
 import re
 from dataclasses import fields
 from functools import lru_cache
@@ -18,6 +17,7 @@ from ..analysis.describe import cache_facts, layer_kinds
 from ..analysis.head_sizes import row_classifier_size, span_size, stack_head_size, token_classifier_size
 from ..modeling.configuration_variants import VariantsConfig
 from .composite_facts import composite_facts, is_composite
+from .quantization_facts import quantization_of, quantized_section
 
 TEMPLATE = Path(__file__).with_name("card.jinja")
 # Class -> (Auto class, pipeline tag, size of what it has beside the stack; None: what the counts say).
@@ -54,7 +54,7 @@ def card_facts(model, repo_id=None, directory=None):
     config = model.config
     base_model = repo_of_origin(config)
     if is_composite(config):
-        return composite_facts(model, repo_id, base_model, toggles_of, _SHAPE)
+        return composite_facts(model, repo_id, base_model, toggles_of, _SHAPE, directory)
     auto_class, pipeline_tag, _ = head_of(model)
     title = (repo_id or base_model or type(model).__name__).split("/")[-1]
     section = _template().render(
@@ -67,7 +67,7 @@ def card_facts(model, repo_id=None, directory=None):
         parameters=parameters_of(model),
         cache=cache_facts(config, config.max_position_embeddings),
         quantization=quantization_of(config),
-        measured=quantization_measured(directory) if quantization_of(config) else None,
+        quantized_section=quantized_section(config, directory),
         dtype=str(model.dtype).removeprefix("torch."),
         native=(config.native or {}).get("model_type"),
         base_model=base_model if base_model != repo_id else None,
@@ -128,38 +128,6 @@ def _is_chosen(name, given):
     except ValueError:
         return True
     return getattr(rest, name) != given[name]
-
-
-def quantization_of(config):
-    """`awq, 4 bits` or the like, or None."""
-    given = getattr(config, "quantization_config", None)
-    if given is None:
-        return None
-    given = given if isinstance(given, dict) else given.to_dict()
-    method = str(getattr(given.get("quant_method"), "value", given.get("quant_method")))
-    bits = given.get("bits") or (4 if given.get("load_in_4bit") else 8 if given.get("load_in_8bit") else None)
-    return f"{method}, {bits} bits" if bits else method
-
-
-def quantization_measured(directory):
-    """What `quantization_report.json` in `directory` says of the weights there, or None."""
-    file = None if directory is None else Path(directory) / "quantization_report.json"
-    if file is None or not file.is_file():
-        return None
-    report = json.loads(file.read_text(encoding="utf-8"))
-    perplexity = dict(report.get("perplexity") or {})
-    return {
-        "method": f"{report['method']}, {report['bits']} bits, "
-        + (f"groups of {report['group_size']}" if report["group_size"] > 0 else "one group per output")
-        + (", symmetric" if report.get("symmetric") else ""),
-        "matrices": report["quantized_modules"],
-        "bytes": report.get("bytes"),
-        "source_bytes": report.get("source_bytes"),
-        "calibration": report.get("calibration") or None,
-        "how": perplexity.pop("how", None),
-        "perplexity": perplexity,
-        "starved": len(report.get("starved_experts") or ()),
-    }
 
 
 def repo_of_origin(config):

@@ -8,6 +8,8 @@ from pathlib import Path
 import jinja2
 import transformers
 
+from .quantization_facts import quantization_of, quantized_section
+
 TEMPLATE = Path(__file__).with_name("composite.jinja")
 # Auto class -> pipeline tag
 PIPELINES = {
@@ -25,12 +27,13 @@ def is_composite(config):
     return bool(config.sub_configs)
 
 
-def composite_facts(model, repo_id, base_model, toggles_of, shape):
+def composite_facts(model, repo_id, base_model, toggles_of, shape, directory=None):
     """As `card_facts`, for a composite.
 
     Args:
         toggles_of: config of the family -> {key: value} that differ from the defaults.
         shape: keys of the family's shape.
+        directory: where the model was saved, or None.
     """
     config = model.config
     auto_class = auto_class_of(model)
@@ -42,7 +45,9 @@ def composite_facts(model, repo_id, base_model, toggles_of, shape):
         own={name: getattr(config, name) for name in config.own_fields() if name not in config.sub_configs},
         parts=parts,
         whole_parts=" and ".join(f"`{name}`" for name in parts if hasattr(getattr(config, name), "layer_plan")),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=_numbers(model),
+        quantization=quantization_of(config),
+        quantized_section=quantized_section(config, directory),
         dtype=str(model.dtype).removeprefix("torch."),
         base_model=base_model if base_model != repo_id else None,
         repo=repo_id or "path/or/repo-id",
@@ -51,6 +56,13 @@ def composite_facts(model, repo_id, base_model, toggles_of, shape):
     title = (repo_id or base_model or type(model).__name__).split("/")[-1]
     tag = PIPELINE_OF_CLASS.get(type(model).__name__, PIPELINES.get(auto_class))
     return {"title": title, "section": section.strip(), "pipeline_tag": tag, "base_model": base_model}
+
+
+def _numbers(model):
+    """Parameters, those that 4-bit codes stand for included."""
+    packed = [module for module in model.modules() if "qweight" in module._buffers]
+    dense = sum(parameter.numel() for parameter in model.parameters())
+    return dense + sum(module.in_features * module.out_features for module in packed)
 
 
 def auto_class_of(model):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..modeling.awq_linear import AwqLinear
+from .stacks import has_experts
 
 # Starts of LoRA that leave the frozen weights alone (`init_lora_weights`); the others write into them.
 _HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal")
@@ -97,7 +98,7 @@ def tell_config(model):
     if str(getattr(method, "value", method)) != "awq":
         return
     dense = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if has_packed(model) or model.config.has_experts:
+    if has_packed(model) or has_experts(model.config):
         # experts stay apart in memory, which a config without quantization would not build
         if isinstance(settings, dict):
             settings["modules_to_not_convert"] = dense

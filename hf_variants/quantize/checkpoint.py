@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 
-from .checks import check_one_stack, check_options, check_predicts_next, refuse_quantized_config
+from .batches import fingerprint_tensors, sees_images
+from .checks import check_options, check_predicts_next, refuse_quantized_config
 from .memory import give_back
 from .sensitivity import dense_within, size_of
+from .stacks import check_stacks, main_config, stacks_of
 from .store import LayerStore, fingerprint_of_weights
 from .whole_model import quantize_awq, quantize_rtn
 from .writer import check_target, save_quantized, weight_bytes
@@ -45,9 +47,9 @@ def quantize_checkpoint(
         dst: folder to write, with `quantization_report.json` beside the weights.
         method: `awq` (needs `calibration`) or `rtn`.
         bits, group_size, symmetric, leave_unquantized, dtype, progress: as in `quantize_awq`.
-        calibration: token ids, as in `quantize_awq`.
-        eval_ids: token ids [rows, tokens]; when given, the perplexity of the full model, of rounding to nearest and of the
-            result are measured in float32 and reported.
+        calibration: token ids or batches, as in `quantize_awq`.
+        eval_ids: token ids [rows, tokens], or batches; when given, the perplexity of the full model, of rounding to nearest
+            and of the result are measured in float32 and reported.
         max_bytes: the size that the weights may have; what room is left beyond all in 4 bits goes to the Linears with the
             largest measured error per byte, which stay dense. This quantises twice. None leaves none dense.
         to: `variants`, or `native`: the class and the names of the native family, as serving engines read them.
@@ -64,7 +66,7 @@ def quantize_checkpoint(
     check_arguments(method, bits, group_size, to, calibration, awq_options, max_bytes)
     check_target(dst, overwrite)
     model = load_full_precision(src)
-    check_predicts_next(model.config, eval_ids)
+    check_predicts_next(main_config(model.config), eval_ids)
     give_back()
     if to == "native":
         from .native_export import check_native
@@ -106,11 +108,7 @@ class _Runner:
         if leave_unquantized is not None:
             options["leave_unquantized"] = leave_unquantized
         settings = {**options, **self.awq_options, "method": self.method, "weights": self.weights}
-        tensors = []
-        if self.method == "awq":
-            from .calibration import pack_calibration
-
-            tensors = [pack_calibration(self.calibration, 1)[0]]
+        tensors = fingerprint_tensors(self.calibration) if self.method == "awq" else []
         store = LayerStore.beside(self.dst, settings, tensors)
         self.stores.append(store)
         common = {**options, "eval_ids": self.eval_ids, "store": store, "release": release, "progress": self.progress}
@@ -139,7 +137,7 @@ def check_disk(model, dst):
     directory = Path(dst).resolve().parent
     while not directory.exists():
         directory = directory.parent
-    inside = sum(p.numel() for p in model.base_model.layers.parameters())
+    inside = sum(p.numel() for stack in stacks_of(model) for p in stack.layers(model).parameters())
     total = sum(p.numel() for p in model.parameters())
     # about 5 bits per weight in the layers, twice (on the way and in the result), 16 elsewhere
     needed = int(2 * inside * 0.65 + 2 * (total - inside))
@@ -155,28 +153,36 @@ def load_full_precision(src):
     """The model in `src`, of the class that its config names, brought in from its native family where it is not one of ours.
 
     Raises:
-        ValueError: for a checkpoint that is quantised already, or of several stacks, before its weights are read; for one
-            without a config or weights.
+        ValueError: for a checkpoint that is quantised already, or whose stacks are not known, before its weights are read; for
+            one without a config or weights.
     """
     from transformers import AutoConfig
 
     from hf_variants.convert import from_native
-    from hf_variants.convert.heads import OUR_TYPES
-    from hf_variants.convert.sides import class_of
 
     try:
         config = AutoConfig.from_pretrained(src)
     except OSError as error:
         raise ValueError(f"no config found at {str(src)!r}: give a folder with a config.json, or a repository id") from error
     refuse_quantized_config(config)
-    if config.sub_configs or config.is_encoder_decoder:
-        check_one_stack(config)
+    ours = config.model_type.split("_")[0] == "variants"
+    if ours:
+        check_stacks(config)
     try:
-        if config.model_type in OUR_TYPES:
-            return class_of(config).from_pretrained(src, dtype="auto")
-        return from_native(src)
+        return _class_of(config).from_pretrained(src, dtype="auto") if ours else from_native(src)
     except OSError as error:
         raise ValueError(f"no whole weights found at {str(src)!r}: {' '.join(str(error).split())}") from error
+
+
+def _class_of(config):
+    """The class of ours that a config names, else the usual one of its kind."""
+    import hf_variants
+    from hf_variants.convert.sides import class_of
+
+    named = [name for name in config.architectures or [] if name in hf_variants.__all__]
+    if named:
+        return getattr(hf_variants, named[0])
+    return hf_variants.VariantsForImageTextToText if sees_images(config) else class_of(config)
 
 
 @torch.no_grad()

@@ -69,15 +69,6 @@ def check_not_quantized(model):
     refuse_quantized_config(model.config)
 
 
-def check_one_stack(config):
-    """Raise ValueError for a model made of several: layers are coded one after the other, on what the one before put out."""
-    if config.sub_configs:
-        raise ValueError(
-            f"model_type={config.model_type!r} is made of {sorted(config.sub_configs)}, and AWQ and rounding code one stack "
-            "of layers; choose a model of one stack, or bitsandbytes (load_in_bitsandbytes), which packs encoder-decoders too"
-        )
-
-
 def check_predicts_next(config, eval_ids):
     """Raise ValueError where perplexities were asked for of a model that does not predict the next token."""
     if eval_ids is not None and not config.is_causal:

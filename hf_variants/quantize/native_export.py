@@ -13,6 +13,7 @@ from torch import nn
 from ..modeling.awq_linear import AwqLinear
 from ..modeling.awq_packing import PACK
 from ..modeling.group_codes import GroupCodes
+from .stacks import has_experts
 from .writer import save_quantized
 
 
@@ -20,7 +21,7 @@ def check_native(model):
     """Raise ValueError where no native class can hold 4-bit weights of this model; before any work."""
     from hf_variants.convert.config_conversion import config_to_native
 
-    if model.config.has_experts:
+    if has_experts(model.config):
         raise ValueError(
             "to='native' cannot hold this model: transformers keeps the experts of native classes in fused tensors and starts "
             "4-bit experts from random weights (known failure); write it with to='variants'"
@@ -77,7 +78,7 @@ def native_result(result):
     report = copy.copy(result.report)
     report.unquantized_modules = dense_names
     dtypes = {name: dtype for name, _ in native.named_parameters()}
-    return type(result)(native.eval(), names, report, dtypes, settings, result.probe_ids, result.probe_outputs)
+    return type(result)(native.eval(), names, report, dtypes, settings, result.probe, result.probe_outputs)
 
 
 _PARTS = ("codes", "zeros", "scales")

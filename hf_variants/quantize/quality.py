@@ -19,6 +19,7 @@ from .calibration import pack_calibration
 from .checkpoint import load_full_precision
 from .layerwise import build_layer, open_stream, shell_of
 from .sites import layer_sites, quantizable_linears
+from .stacks import stacks_of
 from .statistics import InputStatistics, squared_error
 from .writer import REPORT_NAME
 
@@ -47,20 +48,25 @@ def quantization_quality(source, quantized, ids=None, *, length=512, batch_size=
             layers that do not match, naming them.
     """
     model = load_full_precision(source)
+    if model.config.sub_configs:
+        raise ValueError(
+            f"model_type={model.config.model_type!r} is made of {sorted(model.config.sub_configs)}; errors are told of models "
+            "of one stack: choose a decoder"
+        )
     packed, method = _load_quantized(source, quantized)
     names = {name: module for name, module in packed.named_modules() if isinstance(module, packed_kinds())}
     if not names:
         raise ValueError(f"{str(quantized)!r} holds no quantized Linear; give an AWQ or bitsandbytes checkpoint as the second")
     shell = shell_of(model, {"quant_method": "awq"})
+    [stack] = stacks_of(shell)
     windows = None if ids is None else _windows(ids, length, model.config)
-    stream = None if windows is None else open_stream(shell, list(windows.split(batch_size)))
+    stream = None if windows is None else open_stream(shell, [{"input_ids": part} for part in windows.split(batch_size)])
     report = _report_of(quantized)
     linears, dense = [], []
-    prefix = "layers" if model.base_model is model else f"{model.base_model_prefix}.layers"
     plans = model.config.layer_plan()
     known = set()
-    for plan in plans:
-        name, layer = f"{prefix}.{plan.index}", build_layer(shell, model, plan)
+    for name, plan in stack.names():
+        layer = build_layer(shell, model, stack, plan)
         targets = quantizable_linears(name, layer)
         known |= set(targets)
         dense += [target for target in targets if target not in names]

@@ -49,8 +49,8 @@ class QuantizedModel:
         names: full names of the quantised Linears.
         report: `QuantizationReport`.
         dtypes: full parameter name -> dtype in which it is stored.
-        probe_ids, probe_outputs: token ids [1, tokens] and what the model made of them while its quantised weights were still
-            dense matrices: the reference for what is written.
+        probe, probe_outputs: a batch of one row, as the model takes it, and what the model made of it while its quantised
+            weights were still dense matrices: the reference for what is written.
     """
 
     model: nn.Module
@@ -58,7 +58,7 @@ class QuantizedModel:
     report: QuantizationReport
     dtypes: dict
     quantization_config: dict
-    probe_ids: torch.Tensor
+    probe: dict
     probe_outputs: torch.Tensor
 
     @property

@@ -98,7 +98,11 @@ def layer_sites(config, plan, prefix, layer, keep=frozenset()):
     else:
         for norm, (names, followers) in zip(norms, (reads_attention, reads_mlp), strict=True):
             _add_norm_site(found, prefix, layer, norm, names, followers, keep)
-    (_add_latent_sites if plan.attention == "mla" else _add_value_site)(found, config, prefix, layer, keep)
+    add_inner_sites = _add_latent_sites if plan.attention == "mla" else _add_value_site
+    add_inner_sites(found, config, prefix, "self_attn", layer, keep)
+    if plan.cross_width is not None:
+        _add_cross_norm_site(found, plan, prefix, layer, keep)
+        add_inner_sites(found, config, prefix, "cross_attn", layer, keep)
     _add_down_sites(found, config, prefix, layer, keep)
     return found
 
@@ -115,6 +119,26 @@ def _attention_readers(config, prefix, layer):
     names = ("q_proj", "q_a_proj", "k_proj", "v_proj", "kv_a_proj_with_mqa", "gate_proj")
     found = [name for name in names if getattr(layer.self_attn, name, None) is not None]
     return [tuple(f"{prefix}.self_attn.{name}" for name in found)], ()
+
+
+def _add_cross_norm_site(found, plan, prefix, layer, keep):
+    """What reads a decoder's own states in its cross-attention, and what reads the encoder's."""
+    attention = f"{prefix}.cross_attn"
+    there = [name for name in (*_OF_STATES, *_OF_QUERIES) if getattr(layer.cross_attn, name, None) is not None]
+    readers = [tuple(f"{attention}.{name}" for name in there if name in _OF_QUERIES)]
+    norms = _NORMS_BEFORE[plan.topology]
+    if isinstance(norms, str):
+        found.skipped.append(SkippedSite(f"(no norm) -> {attention}: {_short(readers, ())}", norms))
+    else:
+        _add_norm_site(found, prefix, layer, "cross_attn_layernorm", readers, (), keep)
+    states = ", ".join(name for name in there if name in _OF_STATES)
+    reason = "the encoder's states are read by the cross-attention of every layer of the decoder"
+    found.skipped.append(SkippedSite(f"(encoder) -> {attention}: {states}", reason))
+
+
+# Of cross-attention: what reads the states of the encoder, and what reads the decoder's own.
+_OF_STATES = ("k_proj", "v_proj", "kv_a_proj_with_mqa")
+_OF_QUERIES = ("q_proj", "q_a_proj", "gate_proj")
 
 
 def _mlp_readers(prefix, layer):
@@ -157,8 +181,8 @@ def _add_norm_site(found, prefix, layer, norm, groups, followers, keep):
         _add_site(found, keep, f"{prefix}.{norm}", "norm", groups, followers)
 
 
-def _add_value_site(found, config, prefix, layer, keep):
-    attention = f"{prefix}.self_attn"
+def _add_value_site(found, config, prefix, part, layer, keep):
+    attention = f"{prefix}.{part}"
     if config.clip_qkv is not None:
         found.skipped.append(SkippedSite(f"{attention}.v_proj -> o_proj", "clip_qkv clips what a scale would change"))
         return
@@ -167,11 +191,11 @@ def _add_value_site(found, config, prefix, layer, keep):
     _add_site(found, keep, f"{attention}.v_proj", "linear", [(f"{attention}.o_proj",)], **heads)
 
 
-def _add_latent_sites(found, config, prefix, layer, keep):
+def _add_latent_sites(found, config, prefix, part, layer, keep):
     for norm, reader in (("q_a_layernorm", "q_b_proj"), ("kv_a_layernorm", "kv_b_proj")):
-        if hasattr(layer.self_attn, norm):
-            _add_norm_site(found, prefix, layer, f"self_attn.{norm}", [(f"{prefix}.self_attn.{reader}",)], (), keep)
-    name = f"{prefix}.self_attn.kv_b_proj -> o_proj"
+        if hasattr(layer.get_submodule(part), norm):
+            _add_norm_site(found, prefix, layer, f"{part}.{norm}", [(f"{prefix}.{part}.{reader}",)], (), keep)
+    name = f"{prefix}.{part}.kv_b_proj -> o_proj"
     found.skipped.append(SkippedSite(name, "kv_b_proj holds keys and values, and its rows are absorbed when decoding"))
 
 

@@ -14,11 +14,11 @@ from torch import nn
 
 from ..modeling.awq_linear import AwqLinear
 from ..modeling.blocks import TOPOLOGIES
-from .calibration import DEFAULT_LENGTH, pack_calibration
+from .batches import IGNORED, calibration_batches, evaluation_batches, probe_batch, targets_of
+from .calibration import DEFAULT_LENGTH
 from .checks import (
     check_finite_weights,
     check_not_quantized,
-    check_one_stack,
     check_options,
     check_predicts_next,
     check_shapes,
@@ -29,6 +29,7 @@ from .layerwise import build_layer, in_float32, open_stream, outputs_of, shell_o
 from .memory import give_back
 from .result import QuantizationReport, QuantizedModel, storage_dtypes
 from .sites import layer_sites, quantizable_linears
+from .stacks import main_config, stacks_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,9 @@ def quantize_awq(
 
     Args:
         model: a VariantsFor... model in full precision, left as it is.
-        calibration_ids: token ids, [rows, tokens] or a list of lists of any lengths; packed into windows.
+        calibration_ids: token ids, [rows, tokens] or a list of lists of any lengths, packed into windows; or batches, a list
+            of dicts as the model takes them, which encoder-decoders need ({"input_ids", "labels" or "decoder_input_ids",
+            "attention_mask" ...}) and vision-language models may have ({"input_ids", "pixel_values" ...}).
         bits: 4, the only width of the format.
         group_size: inputs per scale, one of `GROUP_SIZES`; -1 is one group per output.
         symmetric: zero stands in the middle of the codes (zero point 8 everywhere), in the same format.
@@ -71,8 +74,8 @@ def quantize_awq(
         calibration_length: tokens per window. batch_size: windows per forward.
         min_expert_tokens: a routed expert that sees fewer is rounded to nearest and named in the report.
         dtype: storage dtype of what stays dense; None keeps half precision and stores float32 as bfloat16.
-        eval_ids: token ids [rows, tokens]; when given, `report.perplexity` holds that of the full model, of rounding to
-            nearest and of the result, in float32.
+        eval_ids: token ids [rows, tokens] or batches; when given, `report.perplexity` holds that of the full model, of
+            rounding to nearest and of the result, in float32, on labels where batches have some.
         store: a `LayerStore` where finished layers are kept and found again; None keeps nothing.
         release: the source model's layers are dropped one by one as they are done, to save memory.
         progress: called as progress(done, total, name) after each layer.
@@ -86,11 +89,9 @@ def quantize_awq(
     """
     settings = Settings(bits, group_size, symmetric, clip, compensate, min_expert_tokens)
     run = _Run(model, "awq", settings, leave_unquantized, dtype, eval_ids)
-    limit = model.config.max_position_embeddings
-    windows, dropped = pack_calibration(calibration_ids, min(calibration_length, limit), model.config.vocab_size)
-    rows, length = windows.shape
-    run.report.calibration = {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
-    run.open("calibration", windows.to(model.device).split(batch_size))
+    length = min(calibration_length, main_config(model.config).max_position_embeddings)
+    batches, run.report.calibration = calibration_batches(model, calibration_ids, length, batch_size)
+    run.open("calibration", batches)
     return run.finish(eval_ids, store, release, progress)
 
 
@@ -112,34 +113,18 @@ def quantize_rtn(
     return run.finish(eval_ids, store, release, progress)
 
 
-def decoder_layers(model):
-    """(full name, ModuleList) of the stack of layers."""
-    base = model.base_model
-    prefix = "layers" if base is model else f"{model.base_model_prefix}.layers"
-    return prefix, base.layers
-
-
-def probe_ids(config):
-    """Token ids [1, tokens] on which a written checkpoint is compared with the model in memory."""
-    generator = torch.Generator().manual_seed(0)
-    length = min(32, config.max_position_embeddings)
-    return torch.randint(0, config.vocab_size, (1, length), generator=generator)
-
-
 class _Run:
     """One model being quantised: the shell that gathers the packed layers, the streams, the report."""
 
     def __init__(self, model, method, settings, leave_unquantized, dtype, eval_ids=None):
         check_options(settings.bits, settings.group_size)
         check_not_quantized(model)
-        check_one_stack(model.config)
-        check_predicts_next(model.config, eval_ids)
+        check_predicts_next(main_config(model.config), eval_ids)
         self.model, self.method, self.settings = model, method, settings
         config = {"quant_method": "awq", "bits": settings.bits, "group_size": settings.group_size, "zero_point": True}
         self.config = {**config, "version": "gemm", "modules_to_not_convert": []}
         self.shell = shell_of(model, self.config)
-        self.prefix, _ = decoder_layers(model)
-        self.plans = model.config.layer_plan()
+        self.stacks = stacks_of(self.shell)
         skeletons = self._skeletons()
         linears = [linear for name, layer in skeletons.items() for linear in quantizable_linears(name, layer)]
         self.kept = resolve_names(leave_unquantized, linears)
@@ -159,42 +144,44 @@ class _Run:
         for name, parameter in self.shell.named_parameters():
             parameter.data = parameter.data.to(self.dtypes[name])
         self.streams = {}
-        self.open("probe", [probe_ids(model.config).to(model.device)])
+        self.open("probe", [probe_batch(model)])
 
     def open(self, name, batches):
-        self.streams[name] = open_stream(self.shell, list(batches))
+        self.streams[name] = open_stream(self.shell, batches)
 
     def finish(self, eval_ids, store, release, progress):
         """Walk through the layers and return the `QuantizedModel`."""
         if eval_ids is not None:
-            self.open("full", eval_ids.to(self.model.device).split(1))
+            self.open("full", evaluation_batches(self.model, eval_ids))
             # equal beginnings: only the layers will differ
             self.streams["rtn"], self.streams["quantized"] = (self.streams["full"].copy() for _ in range(2))
-        _, layers = decoder_layers(self.model)
-        for index in range(len(layers)):
-            name = f"{self.prefix}.{index}"
-            self.shell.base_model.layers.append(self._layer(index, name, store))
+        places = [(stack, name, plan) for stack in self.stacks for name, plan in stack.names()]
+        for number, (stack, name, plan) in enumerate(places):
+            if plan.index == 0 and number > 0:
+                for stream in self.streams.values():
+                    stream.enter(self.shell, stack)
+            stack.layers(self.shell).append(self._layer(number, stack, plan, name, store))
             if release:
-                layers[index] = nn.Identity()
+                stack.layers(self.model)[plan.index] = nn.Identity()
                 give_back()
             if progress is not None:
-                progress(index + 1, len(layers), name)
+                progress(number + 1, len(places), name)
         return self._result(eval_ids)
 
-    def _layer(self, index, name, store):
-        """Quantise layer `index`, or take it from the store; returns it packed."""
-        layer = build_layer(self.shell, self.model, self.plans[index])
+    def _layer(self, number, stack, plan, name, store):
+        """Quantise the layer called `name`, the `number`-th of the model, or take it from the store; returns it packed."""
+        layer, index = build_layer(self.shell, self.model, stack, plan), plan.index
         if "full" in self.streams:
             self._walk_beside(index, name, layer)
         linears = [linear for linear in self.linears if linear.startswith(f"{name}.")]
-        found = None if store is None else store.load(index, layer, name)
+        found = None if store is None else store.load(number, layer, name)
         output = None
         if found is not None:
             result = found
         elif self.method == "rtn":
             result = nearest_layer(name, layer, linears, self.settings)
         else:
-            sites = layer_sites(self.model.config, self.plans[index], name, layer, keep=self.kept)
+            sites = layer_sites(stack.config, plan, name, layer, keep=self.kept)
             result, output = aware_layer(name, layer, sites, self.streams["calibration"], index, self.settings, self.dtypes)
         self._round_to_storage(name, layer)
         for stream in ("calibration", "probe", "quantized"):
@@ -207,7 +194,7 @@ class _Run:
         self._report(result, layer, name)
         self._pack(result, layer, name)
         if store is not None and found is None:
-            store.save(index, layer, result)
+            store.save(number, layer, result)
         return layer
 
     def _walk_beside(self, index, name, layer):
@@ -255,23 +242,26 @@ class _Run:
         for text in report.warnings:
             logger.warning(text)
         if eval_ids is not None:
-            report.perplexity = self._perplexities(eval_ids)
+            report.perplexity = self._perplexities()
         for parameter in self.shell.parameters():
             parameter.data = parameter.data.float()
         probe = self.streams["probe"]
         expected = outputs_of(self.shell, probe.batches[0], probe.hidden[0])
         return QuantizedModel(self.shell, self.linears, report, self.dtypes, self.config, probe.batches[0], expected)
 
-    def _perplexities(self, eval_ids):
+    def _perplexities(self):
         names = {"full": "full", "rtn": "rtn", self.method: "quantized"}
         with in_float32(self.shell):
             found = {name: _perplexity(self.shell, self.streams[stream]) for name, stream in names.items()}
-        return {**found, "how": f"float32, {eval_ids.shape[0]} windows of {eval_ids.shape[1]} tokens"}
+        return {**found, "how": f"float32, {_counted(self.shell.config, self.streams['full'].batches)}"}
 
     def _skeletons(self):
         """{full name: layer without memory}, one object for all layers of an equal plan but for its index."""
-        with torch.device("meta"):
-            return {f"{self.prefix}.{plan.index}": TOPOLOGIES[plan.topology](self.shell.config, plan) for plan in self.plans}
+        found = {}
+        for stack in self.stacks:
+            with torch.device("meta"), stack.as_quantized(self.shell.config):
+                found |= {name: TOPOLOGIES[plan.topology](stack.config, plan) for name, plan in stack.names()}
+        return found
 
     def _dense(self, shapes):
         """Full names of what stays dense: Linears, and routers that are no Linear, since other runtimes decide by name."""
@@ -296,10 +286,20 @@ def _relative_error(outputs, references):
 
 
 def _perplexity(shell, stream):
-    """exp of the mean cross-entropy of every token of the stream's rows but the first of each."""
+    """exp of the mean cross-entropy of what `targets_of` scores."""
     total, count = 0.0, 0
-    for ids, hidden in zip(stream.batches, stream.hidden, strict=True):
-        logits = outputs_of(shell, ids, hidden)[:, :-1]
-        total += float(nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"))
-        count += ids[:, 1:].numel()
+    for batch, hidden in zip(stream.batches, stream.hidden, strict=True):
+        logits, targets = outputs_of(shell, batch, hidden), targets_of(shell.config, batch)
+        total += float(nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+        count += int((targets != IGNORED).sum())
     return math.exp(total / count)
+
+
+def _counted(config, batches):
+    """What perplexities were measured on, in words."""
+    shapes = {batch["input_ids"].shape[1] for batch in batches if len(batch) == 1}
+    rows = sum(len(batch["input_ids"]) for batch in batches)
+    if len(shapes) == 1 and all(len(batch) == 1 for batch in batches):
+        return f"{rows} windows of {shapes.pop()} tokens"
+    scored = sum(int((targets_of(config, batch) != IGNORED).sum()) for batch in batches)
+    return f"{rows} rows, {scored} tokens scored"

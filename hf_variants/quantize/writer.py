@@ -54,7 +54,7 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=
             **result.report.to_dict(),
             **(facts or {}),
             "bytes": weight_bytes(partial),
-            "max_logit_difference": verify_checkpoint(partial, type(model), result.probe_ids, result.probe_outputs),
+            "max_logit_difference": verify_checkpoint(partial, type(model), result.probe, result.probe_outputs),
         }
         write_report(partial, report)
         if hasattr(model, "complete_folder"):
@@ -76,7 +76,7 @@ def check_target(directory, overwrite):
         raise ValueError(f"output folder {str(directory)!r} is not empty; name another one or pass overwrite=True")
 
 
-def verify_checkpoint(directory, model_class, ids, expected):
+def verify_checkpoint(directory, model_class, batch, expected):
     """Reload in float32; raise RuntimeError for missing or unexpected keys or other outputs. Returns max |difference|."""
     register_awq()
     model, info = model_class.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
@@ -84,7 +84,7 @@ def verify_checkpoint(directory, model_class, ids, expected):
     if wrong:
         raise RuntimeError(f"the written checkpoint does not load cleanly: {wrong}")
     with torch.no_grad():
-        difference = float((_outputs(model, ids.to(model.device)) - expected.to(model.device)).abs().max())
+        difference = float((_outputs(model, batch) - expected.to(model.device)).abs().max())
     if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
         raise RuntimeError(f"the reloaded checkpoint differs from the quantised model: max |difference| = {difference}")
     return difference
@@ -113,8 +113,8 @@ def _move_into_place(partial, directory):
         shutil.rmtree(retired)
 
 
-def _outputs(model, ids):
-    out = model(input_ids=ids.to(model.device))
+def _outputs(model, batch):
+    out = model(**{key: value.to(model.device) for key, value in batch.items()})
     return (out.logits if hasattr(out, "logits") else out[0]).float()
 
 

@@ -8,7 +8,8 @@ import hf_variants
 from hf_variants.analysis import kv_cache_size
 from hf_variants.hub import card_section, write_card
 from hf_variants.hub.card import _BLANK_DESCRIPTION, BEGIN, END
-from hf_variants.hub.card_facts import HEADS, parameters_of, quantization_of, repo_of_origin, toggles_of
+from hf_variants.hub.card_facts import HEADS, parameters_of, repo_of_origin, toggles_of
+from hf_variants.hub.quantization_facts import quantization_of
 from tests.variants import ENCODERS, TOGGLES, build, tiny
 
 

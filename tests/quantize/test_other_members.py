@@ -1,4 +1,4 @@
-"""Members that are no decoders: encoders are quantized alike, encoder-decoders by bitsandbytes, others are refused."""
+"""Members that are no decoders: encoders are quantized alike, by bitsandbytes encoder-decoders too; towers are refused."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from hf_variants.modeling.awq_linear import AwqLinear
+from hf_variants import VariantsImageEncoderConfig
 from hf_variants.quantize import awq, quantize_checkpoint, rtn
 from hf_variants.quantize.bits_and_bytes import load_in_bitsandbytes, quantized_counts
 from tests.quantize.quantized import FITTING, calibration
@@ -60,11 +61,10 @@ def test_perplexity_of_the_next_token_is_refused_for_encoders(make):
         make(encoder(), group_size=32, eval_ids=draw_ids(2, 16))
 
 
-# ---- models of several stacks ----
-@pytest.mark.parametrize("config", [tiny_pair, vision_config], ids=["encoder_decoder", "vision_language"])
-def test_models_of_several_stacks_are_refused(config, tmp_path):
-    model = AutoModel.from_config(config())
-    message = f"model_type='{model.config.model_type}' is made of .*one stack of layers; choose"
+# ---- towers alone ----
+def test_an_image_encoder_alone_is_refused(tmp_path):
+    model = AutoModel.from_config(VariantsImageEncoderConfig(image_size=8, patch_size=4, encoder={"hidden_size": 32}))
+    message = "model_type='variants_image_encoder' is made of .*which no method here packs: choose a"
     with pytest.raises(ValueError, match=message):
         rtn(model, group_size=32)
     model.save_pretrained(tmp_path / "full")

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from hf_variants.quantize import quantize_awq, quantize_checkpoint
 from hf_variants.quantize.checkpoint import ids_perplexity
+from hf_variants.quantize.stacks import stacks_of
 from hf_variants.quantize.store import leftovers
-from hf_variants.quantize.whole_model import decoder_layers
 from tests.quantize.quantized import FITTING_EXPERTS, calibration, fitting
 from tests.variants import draw_ids
 
@@ -108,11 +108,11 @@ def test_perplexities_walk_beside_and_equal_those_of_whole_models(tmp_path):
 def test_released_layers_are_gone_and_the_result_is_the_same():
     model = fitting()
     kept = quantize_awq(model, calibration(8), group_size=32)
-    assert all(layer.state_dict() for layer in decoder_layers(model)[1])
+    assert all(layer.state_dict() for layer in stacks_of(model)[0].layers(model))
     seen = []
 
     def progress(done, total, name):
-        seen.append(sum(p.numel() for layer in decoder_layers(model)[1] for p in layer.parameters()))
+        seen.append(sum(p.numel() for layer in stacks_of(model)[0].layers(model) for p in layer.parameters()))
 
     released = quantize_awq(model, calibration(8), group_size=32, release=True, progress=progress)
     assert seen == sorted(seen, reverse=True)

@@ -5,15 +5,14 @@ import torch
 
 from hf_variants.quantize.folding import apply_smoothing
 from hf_variants.quantize.sites import layer_sites
+from hf_variants.quantize.stacks import stacks_of
 from hf_variants.quantize.unfuse import working_copy
-from hf_variants.quantize.whole_model import decoder_layers
 from tests.variants import TOGGLES, build, draw_ids, far, tiny
 
 
 def sites_of(model):
-    prefix, layers = decoder_layers(model)
-    plans = model.config.layer_plan()
-    return [layer_sites(model.config, plan, f"{prefix}.{plan.index}", layers[plan.index]) for plan in plans]
+    places = [(stack, name, plan) for stack in stacks_of(model) for name, plan in stack.names()]
+    return [layer_sites(stack.config, plan, name, model.get_submodule(name)) for stack, name, plan in places]
 
 
 def smooth_everything(model, dtype=torch.float32):
