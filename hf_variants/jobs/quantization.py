@@ -1,10 +1,10 @@
-"""`hf-variants quantize`: a 4-bit checkpoint by AWQ or rounding, calibrated on the training documents.
+"""`hf-variants quantize`: a 4-bit checkpoint by AWQ or rounding, calibrated on the training documents, or pairs of texts.
 
 Notable here: what is wrong whatever the model is, is said before a text or a weight is read; calibration and evaluation never
 share a document.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..training.bounds import check_numbers
@@ -31,11 +31,12 @@ def quantize(spec, announce=print_once):
         ValueError: for a spec that cannot be run, before any work.
     """
     check_quantization(spec)
-    calibration, held_out = _documents(spec)
+    pairs = _pairs(spec)
+    calibration, held_out = _documents(spec) if pairs is None else (pairs.train, pairs.eval)
     return run_stage(
         "quantize",
         spec.output_dir,
-        _stage_settings(spec, calibration, held_out),
+        _stage_settings(spec, calibration, held_out, pairs),
         lambda: _quantize(spec, calibration, held_out, announce),
         overwrite=spec.overwrite,
         announce=announce,
@@ -73,11 +74,62 @@ def check_quantization(spec):
     check_producer(spec.producer)
     if spec.method == "rtn" and (spec.calibration or not (spec.clip and spec.compensate)):
         raise ValueError("calibration, clip and compensate mean nothing to method='rtn'; leave them out or use method='awq'")
+    _check_texts(spec)
+    _check_output(spec)
+
+
+def _check_texts(spec):
+    """Refuse documents for a model that reads and writes, pairs for one that goes on, and AWQ without either."""
+    if _is_pair(spec.model_path):
+        if spec.calibration or spec.data.source:
+            raise ValueError(
+                f"model_path={spec.model_path!r} is an encoder-decoder, which calibration and data.source say nothing of; "
+                "give pairs.source, a file of pairs of texts"
+            )
+        if not spec.pairs.source and (spec.method == "awq" or spec.eval_rows):
+            raise ValueError(
+                f"model_path={spec.model_path!r} is an encoder-decoder: give pairs.source, a file of pairs of texts to "
+                "calibrate on and to evaluate"
+            )
+        return
+    if spec.pairs.source:
+        raise ValueError(
+            f"pairs.source={spec.pairs.source!r} is for encoder-decoders, which model_path={spec.model_path!r} is not; give "
+            "calibration or data.source"
+        )
     if spec.method == "awq" and not (spec.calibration or spec.data.source):
         raise ValueError(
             "method='awq' needs text to calibrate on: give calibration=FILE (or a folder or dataset), or data.source"
         )
-    _check_output(spec)
+
+
+def _is_pair(path):
+    """Whether the checkpoint at `path` is an encoder-decoder; one without a readable config is refused when it is loaded."""
+    from transformers import AutoConfig
+
+    try:
+        return bool(AutoConfig.from_pretrained(path).is_encoder_decoder)
+    except (OSError, ValueError):
+        return False
+
+
+def _pairs(spec):
+    """The pairs of an encoder-decoder (`train`, `eval`, `fingerprint`), or None."""
+    from ..finetune.examples import read_examples
+
+    return read_examples(spec.pairs, "seq2seq") if spec.pairs.source else None
+
+
+def pair_batches(records, tokenizer, config, spec, rows):
+    """Up to `rows` pairs, evenly spread over the records, as batches of 8 that an encoder-decoder takes."""
+    from ..seq2seq.pairs import PairCollator, decoder_start_of, encode_pairs
+
+    chosen = [records[index * len(records) // rows] for index in range(min(rows, len(records)))] if rows else []
+    if not chosen:
+        return []
+    encoded = encode_pairs(chosen, tokenizer, spec.pairs, decoder_start_of(config, f"model_path={spec.model_path!r}"))
+    collate = PairCollator(0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+    return [collate(encoded.rows[start : start + 8]) for start in range(0, len(encoded), 8)]
 
 
 def _check_output(spec):
@@ -105,8 +157,12 @@ def _documents(spec):
     return documents_of(spec.data, "train") if wants_calibration else [], []
 
 
-def _stage_settings(spec, calibration, held_out):
+def _stage_settings(spec, calibration, held_out, pairs=None):
     settings = {name: getattr(spec, name) for name in _DECIDING}
+    if pairs is not None:
+        own = {key: value for key, value in asdict(spec.pairs).items() if key not in ("source", "eval_source")}
+        inputs = {"pairs": own, "texts": pairs.fingerprint}
+        return {**settings, **inputs, "model_path_fingerprint": stage_fingerprint(spec.model_path)}
     inputs = {"texts": documents_fingerprint(calibration), "model_path_fingerprint": stage_fingerprint(spec.model_path)}
     if held_out:
         inputs["held_out"] = documents_fingerprint(held_out)
@@ -117,17 +173,39 @@ def _length(spec):
     return spec.calibration_length or spec.data.sequence_length
 
 
-def _quantize(spec, calibration, held_out, announce):
-    from ..quantize.checkpoint import quantize_checkpoint
-
+def _options_of_documents(spec, calibration, held_out, tokenizer, announce):
     options, length = {}, _length(spec)
-    tokenizer = load_tokenizer(spec.model_path) if calibration or held_out else None
     if spec.method == "awq":
         ids = calibration_ids(calibration, tokenizer, spec.calibration_rows, length)
         announce(f"quantize: awq, calibrated on {len(ids)} rows of {length} tokens")
-        options = {"calibration": ids, "calibration_length": length, **{name: getattr(spec, name) for name in _AWQ_ONLY}}
+        options = {"calibration": ids, "calibration_length": length}
     if held_out:
         options["eval_ids"] = calibration_ids(held_out, tokenizer, spec.eval_rows, length)
+    return options
+
+
+def _options_of_pairs(spec, calibration, held_out, tokenizer, announce):
+    from transformers import AutoConfig
+
+    config, options = AutoConfig.from_pretrained(spec.model_path), {}
+    if spec.method == "awq":
+        batches = pair_batches(calibration, tokenizer, config, spec, spec.calibration_rows)
+        announce(f"quantize: awq, calibrated on {sum(len(batch['labels']) for batch in batches)} pairs")
+        options = {"calibration": batches}
+    if batches := pair_batches(held_out, tokenizer, config, spec, spec.eval_rows):
+        options["eval_ids"] = batches
+    return options
+
+
+def _quantize(spec, calibration, held_out, announce):
+    from ..quantize.checkpoint import quantize_checkpoint
+
+    options = {name: getattr(spec, name) for name in _AWQ_ONLY} if spec.method == "awq" else {}
+    tokenizer = load_tokenizer(spec.model_path) if calibration or held_out else None
+    if spec.pairs.source:
+        options |= _options_of_pairs(spec, calibration, held_out, tokenizer, announce)
+    else:
+        options |= _options_of_documents(spec, calibration, held_out, tokenizer, announce)
     # The stage made the directory to claim it, or a killed run left it; `_check_output` kept foreign ones out.
     report = quantize_checkpoint(
         spec.model_path,

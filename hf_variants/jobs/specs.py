@@ -6,7 +6,7 @@ from typing import Literal
 from ..ablation.specs import AblateSpec
 from ..context.extend_spec import ExtendSpec
 from ..finetune.specs import FinetuneSpec
-from ..seq2seq.specs import Seq2SeqSpec
+from ..seq2seq.specs import PairsSpec, Seq2SeqSpec
 from ..studies.extrapolation_specs import ExtrapolateSpec
 from ..studies.scaling_specs import ScalingStudySpec
 from ..training.bounds import SEEDS
@@ -85,6 +85,7 @@ class QuantizeSpec:
     producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused with the reason", "own")
     calibration: str | None = key("text, folder or dataset to calibrate on, instead of data's training part", None)
     data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
+    pairs: PairsSpec = key("encoder-decoders, instead of calibration and data: pairs of texts", factory=PairsSpec)
     calibration_rows: int = key("rows of calibration", 32, least=1)
     calibration_length: int | None = key("tokens per row; null means data.sequence_length", None, least=1)
     eval_rows: int = key("held-out rows on which full, rounded and quantized are compared; 0: none", 0, least=0)

@@ -13,6 +13,7 @@ from torch import nn
 from ..modeling.awq_linear import AwqLinear
 from ..modeling.awq_packing import PACK
 from ..modeling.group_codes import GroupCodes
+from .batches import sees_images
 from .stacks import has_experts
 from .writer import save_quantized
 
@@ -21,6 +22,11 @@ def check_native(model):
     """Raise ValueError where no native class can hold 4-bit weights of this model; before any work."""
     from hf_variants.convert.config_conversion import config_to_native
 
+    if sees_images(model.config):
+        raise ValueError(
+            "to='native' cannot hold this model: the files of native vision-language models name the language model otherwise "
+            "than their classes do, and by these names it is told which matrices are packed; write it with to='variants'"
+        )
     if has_experts(model.config):
         raise ValueError(
             "to='native' cannot hold this model: transformers keeps the experts of native classes in fused tensors and starts "
@@ -42,14 +48,17 @@ def save_native(result, directory, **options):
 def native_result(result):
     """The `QuantizedModel` of the native class, with tensors of its own."""
     from hf_variants.convert import to_native
+    from hf_variants.convert.heads import head_of_ours
     from hf_variants.convert.registry import find_family
+    from hf_variants.convert.skeletons import tied_names
     from hf_variants.convert.weight_rules import apply_rules
 
     dense, codes = _dense_copy(result), result.codes
     native = to_native(dense)
-    rules = find_family(native.config.model_type).weights
+    found = find_family(native.config.model_type)
+    rules = found.rules(head_of_ours(type(dense), found))
     config = dense.config
-    tied = ("lm_head.weight",) if config.tie_word_embeddings else ()
+    tied = tied_names(dense, config)
     state = {name: tensor for name, tensor in dense.state_dict().items() if name not in tied}
     views = [apply_rules(rules, _view(state, codes, part), config, back=True) for part in _PARTS]
     wanted = native.state_dict()
@@ -58,13 +67,13 @@ def native_result(result):
         weight = f"{name}.weight"
         if weight not in views[0] or not bool((views[2][weight] > 0).any()):
             continue
-        found = _regroup(name, *(view[weight] for view in views), result.report.group_size)
-        if not isinstance(module, nn.Linear) or not torch.equal(found.dequantize(), wanted[weight].float()):
+        packed = _regroup(name, *(view[weight] for view in views), result.report.group_size)
+        if not isinstance(module, nn.Linear) or not torch.equal(packed.dequantize(), wanted[weight].float()):
             raise ValueError(
                 f"to='native': {native.config.model_type} stores {weight} so that its 4-bit codes cannot be kept; write the "
                 "checkpoint with to='variants', or leave that matrix dense by leave_unquantized"
             )
-        native.set_submodule(name, AwqLinear.from_codes(found, module.bias))
+        native.set_submodule(name, AwqLinear.from_codes(packed, module.bias))
         names.append(name)
     if sum(native.get_submodule(name).in_features * native.get_submodule(name).out_features for name in names) != sum(
         c.codes.numel() for c in codes.values()

@@ -8,12 +8,17 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
 from hf_variants import VariantsForSeq2SeqLM
-from hf_variants.quantize import AwqLinear, awq, quantize_checkpoint, rtn
+from hf_variants.jobs import QuantizeSpec
+from hf_variants.jobs.quantization import quantize
+from hf_variants.quantize import AwqLinear, awq, dequantize, quantize_checkpoint, rtn
 from hf_variants.quantize.batches import read_batches
 from hf_variants.quantize.folding import apply_smoothing
 from hf_variants.quantize.sites import layer_sites
 from hf_variants.quantize.stacks import stacks_of
 from hf_variants.quantize.store import leftovers
+from hf_variants.training.spec_parsing import build_spec
+from hf_variants.training.specs import TokenizerSpec
+from hf_variants.training.tokenizer import train_tokenizer
 from tests.quantize.quantized import FITTING, FITTING_EXPERTS, FITTING_MLA
 from tests.variants import build, draw_ids, far, tiny_pair
 from tests.vision import BRIDGES, IMAGE, batch, vlm
@@ -154,9 +159,14 @@ def test_a_checkpoint_is_written_loads_whole_and_saves_again(name, written, tmp_
     assert not [n for n in dense if n.startswith(inside) and not n.endswith((".mlp.gate", ".shared_expert_gate"))]
     inputs = inputs_of(model)
     before = logits_of(loaded, inputs)
+    card = (folder / "README.md").read_text()
+    assert "## Quantization" in card and "| weights | awq, 4 bits |" in card
     # outputs that have nothing in common would give about 2
     expected = logits_of(model, inputs)
     assert float((before - expected).square().mean() / expected.square().mean()) < 0.5
+    plain = dequantize(loaded)
+    assert not [m for m in plain.modules() if isinstance(m, AwqLinear)]
+    assert far(logits_of(plain, inputs), before) < 1e-5 * max(1.0, before.abs().max().item())
     loaded.save_pretrained(tmp_path / "again")
     first, second = load_file(folder / "model.safetensors"), load_file(tmp_path / "again" / "model.safetensors")
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
@@ -220,7 +230,7 @@ def test_text_alone_calibrates_a_vision_language_model():
         (lambda: [{"labels": draw_ids(2, 8)}], "calibration_ids\\[0\\] has no input_ids"),
         (
             lambda: [{**pairs()[0], "pixel_values": torch.zeros(1)}],
-            "has \\['pixel_values'\\], which quantization does not read",
+            "\\['pixel_values'\\], which quantization does not read",
         ),
         (lambda: [{**pairs()[0], "input_ids": torch.full((8, 4), 999)}], "tokens from 999 to 999, outside"),
     ],
@@ -266,12 +276,34 @@ def test_lora_trains_on_it_and_merges(name, written):
     labels = inputs["decoder_input_ids" if source.config.is_encoder_decoder else "input_ids"]
     adapted(**inputs, labels=labels).loss.backward()
     trained = {n for n, p in adapted.named_parameters() if p.requires_grad and p.grad is not None and bool(p.grad.any())}
-    stacks = {
-        part for part in ("encoder.layers", "decoder.layers", "language_model.layers") if any(part in n for n in trained)
-    }
-    assert stacks == ({"encoder.layers", "decoder.layers"} if source.config.is_encoder_decoder else {"language_model.layers"})
+    reached = {n.split(".layers.")[0].rpartition(".")[2] for n in trained}
+    assert reached == ({"encoder", "decoder"} if source.config.is_encoder_decoder else {"language_model"})
     with torch.no_grad():
         expected = adapted.eval()(**inputs).logits
         merged = adapted.merge_and_unload()(**inputs).logits
     assert far(merged, expected) < 1e-4 * max(1.0, expected.abs().max().item())
     assert isinstance(source, VariantsForSeq2SeqLM) == source.config.is_encoder_decoder
+
+
+# ---- the command ----
+def test_the_command_calibrates_an_encoder_decoder_on_pairs(tmp_path):
+    words = ["one two three", "two three four", "three four five", "four five six"]
+    records = [{"source": f"{a} {b}", "target": b} for a in words for b in words]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, records)))
+    tokenizer = train_tokenizer([record["source"] for record in records], TokenizerSpec(vocab_size=300), "seq2seq")
+    config = tiny_pair(
+        wider={**WIDE, "num_hidden_layers": 1, "vocab_size": len(tokenizer)}, pad_token_id=tokenizer.pad_token_id
+    )
+    build(config).save_pretrained(tmp_path / "full")
+    tokenizer.save_pretrained(tmp_path / "full")
+    keys = {"model_path": str(tmp_path / "full"), "output_dir": str(tmp_path / "q"), "group_size": 32, "eval_rows": 2}
+    given = {"pairs": {"source": str(tmp_path / "pairs.jsonl"), "eval_fraction": 0.25}, "calibration_rows": 8}
+    with pytest.raises(ValueError, match="is an encoder-decoder: give pairs.source"):
+        quantize(build_spec(QuantizeSpec, keys))
+    with pytest.raises(ValueError, match="is an encoder-decoder, which calibration and data.source say nothing of"):
+        quantize(build_spec(QuantizeSpec, {**keys, **given, "calibration": "text.txt"}))
+    told = []
+    result = quantize(build_spec(QuantizeSpec, {**keys, **given}), announce=told.append)
+    assert "quantize: awq, calibrated on 8 pairs" in told and result["perplexity"]["how"].startswith("float32, 2 rows, ")
+    report = json.loads((tmp_path / "q" / "quantization_report.json").read_text())
+    assert report["calibration"]["rows"] == 8 and (tmp_path / "q" / "tokenizer.json").is_file()
