@@ -92,21 +92,28 @@ def _check_texts(spec):
                 "calibrate on and to evaluate"
             )
         return
-    if spec.pairs.source:
+    if spec.pairs.source and (spec.calibration or spec.data.source):
+        raise ValueError(
+            f"pairs.source={spec.pairs.source!r} beside calibration or data.source: pairs are for encoder-decoders, documents "
+            "for other models; give one of them"
+        )
+    if spec.pairs.source and Path(spec.model_path).is_dir():
         raise ValueError(
             f"pairs.source={spec.pairs.source!r} is for encoder-decoders, which model_path={spec.model_path!r} is not; give "
             "calibration or data.source"
         )
-    if spec.method == "awq" and not (spec.calibration or spec.data.source):
+    if spec.method == "awq" and not (spec.calibration or spec.data.source or spec.pairs.source):
         raise ValueError(
             "method='awq' needs text to calibrate on: give calibration=FILE (or a folder or dataset), or data.source"
         )
 
 
 def _is_pair(path):
-    """Whether the checkpoint at `path` is an encoder-decoder; one without a readable config is refused when it is loaded."""
+    """Whether the checkpoint in the folder `path` is an encoder-decoder; others are judged when they are loaded."""
     from transformers import AutoConfig
 
+    if not Path(path).is_dir():
+        return False
     try:
         return bool(AutoConfig.from_pretrained(path).is_encoder_decoder)
     except (OSError, ValueError):

@@ -80,7 +80,7 @@ def _read(model, batch, name):
     known = [*_OF_ROWS, *(_OF_DECODER if config.is_encoder_decoder else ()), *(_OF_IMAGES if sees_images(config) else ())]
     if unknown := sorted(key for key in batch if key not in known):
         raise ValueError(f"{name} has {unknown}, which quantization does not read; choose from {known}")
-    batch = {key: torch.as_tensor(value).to(model.device) for key, value in batch.items() if value is not None}
+    batch = {key: _tensor(value).to(model.device) for key, value in batch.items() if value is not None}
     if config.is_encoder_decoder and _TARGETS in batch:
         if "decoder_input_ids" not in batch:
             batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch[_TARGETS])
@@ -100,6 +100,12 @@ def _read(model, batch, name):
                 f"[0, vocab_size={stack.vocab_size}); tokenize with this model's tokenizer"
             )
     return _without_pads(model, batch)
+
+
+def _tensor(value):
+    """A tensor; pixels in float32, which layers are run in, whatever the model is stored in."""
+    tensor = torch.as_tensor(value)
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _up_to_the_last(labelled):
@@ -206,5 +212,5 @@ def _with_image(config, ids, generator):
 def fingerprint_tensors(given):
     """The tensors that decide what `given` calibration does, for a fingerprint."""
     if is_batches(given):
-        return [torch.as_tensor(batch[key]) for batch in given for key in sorted(batch) if batch[key] is not None]
+        return [_tensor(batch[key]) for batch in given for key in sorted(batch) if batch[key] is not None]
     return [pack_calibration(given, 1)[0]]
