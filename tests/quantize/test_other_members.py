@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from hf_variants.modeling.awq_linear import AwqLinear
 from hf_variants import VariantsImageEncoderConfig
+from hf_variants.modeling.awq_linear import AwqLinear
 from hf_variants.quantize import awq, quantize_checkpoint, rtn
 from hf_variants.quantize.bits_and_bytes import load_in_bitsandbytes, quantized_counts
 from tests.quantize.quantized import FITTING, calibration

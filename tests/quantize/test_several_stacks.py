@@ -270,7 +270,7 @@ def test_lora_trains_on_it_and_merges(name, written):
     peft = pytest.importorskip("peft")
     source, folder, _ = written(name)
     model = type(source).from_pretrained(folder, dtype=torch.float32)
-    targets = r".*\.layers\.\d+\.(self_attn|cross_attn|mlp)\.\w+_proj"
+    targets = r"model\.(encoder|decoder|language_model)\.layers\.\d+\.(self_attn|cross_attn|mlp)\.\w+_proj"
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False))
     inputs = inputs_of(source)
     labels = inputs["decoder_input_ids" if source.config.is_encoder_decoder else "input_ids"]
