@@ -60,6 +60,17 @@ TOGGLES = {
         "relative_attention_num_buckets": 8,
         "relative_attention_max_distance": 9,
     },
+    "relative bias per layer": {
+        "position_embedding_type": "relative",
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 9,
+        "relative_attention_per_layer": True,
+    },
+    "learned and relative": {
+        "position_embedding_type": "learned_relative",
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 9,
+    },
     "learned": {"position_embedding_type": "learned"},
     "sinusoidal halves": {"position_embedding_type": "sinusoidal_halves"},
     "sinusoidal concat": {"position_embedding_type": "sinusoidal_concat"},

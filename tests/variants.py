@@ -148,6 +148,8 @@ POSITIONS = {
     "relative": RELATIVE,
     "relative_terms": {**RELATIVE, **ALTERNATING, **ALL_TERMS},
     "relative_chunked": {**RELATIVE, **CHUNKED},
+    "relative_per_layer": {**RELATIVE, **ALTERNATING, "relative_attention_per_layer": True},
+    "learned_relative": {**RELATIVE, "position_embedding_type": "learned_relative", "position_embedding_offset": 2},
     "mla_relative": {**MLA, **RELATIVE, "attn_logit_softcapping": 2.0},
     "learned": {"position_embedding_type": "learned"},
     "learned_offset": {"position_embedding_type": "learned", "position_embedding_offset": 2},

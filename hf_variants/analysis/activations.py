@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..modeling.layer_plan import cross_plan
 from ..modeling.parallel_plans import splits_experts
+from ..modeling.vocabulary import LEARNED
 from .attention_memory import attention_memory
 from .memory_batch import norm_statistics
 
@@ -186,8 +187,9 @@ def outer_memory(config, batch, headless=False):
         before += config.embedding_size * tokens * size
     if config.embedding_dropout > 0:
         before += config.table_width * tokens * stream
-    if config.position_embedding_type == "learned" or config.type_vocab_size:
-        before += 8 * tokens * ((config.position_embedding_type == "learned") + (config.type_vocab_size > 0))
+    learned = config.position_embedding_type in LEARNED
+    if learned or config.type_vocab_size:
+        before += 8 * tokens * (learned + (config.type_vocab_size > 0))
     wide = config.hidden_size * tokens
     norm = wide * stream + norm_statistics(config, batch, 1) if config.final_norm else 0
     if headless:

@@ -6,6 +6,7 @@ states as keys.
 """
 
 from ..modeling.parallel_plans import splits_attention
+from ..modeling.vocabulary import BIASED
 from ..modeling.windowed_attention import SMALLEST_BLOCK, pays
 from .memory_batch import norm_statistics
 
@@ -75,7 +76,7 @@ def _kernel(config, plan, batch, heads, query, key, value, output, across, padde
 
 def _has_terms(config, across):
     # states of another stack are at no distance
-    biased = config.position_embedding_type in ("alibi", "relative") and not across
+    biased = config.position_embedding_type in BIASED and not across
     return biased or config.attention_sinks or config.attn_logit_softcapping is not None
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from hf_variants.modeling.layer_plan import cross_plan
+from hf_variants.modeling.vocabulary import LEARNED, RELATIVE
 
 
 @dataclass(frozen=True)
@@ -215,17 +216,20 @@ def lm_head_size(config):
 
 
 def positions_size(config):
-    """Numbers of the trained table of positions, or of buckets of distances."""
-    if config.position_embedding_type == "relative":
-        return config.relative_attention_num_buckets * config.num_attention_heads
-    rows = config.max_position_embeddings + config.position_embedding_offset
-    return rows * config.table_width if config.position_embedding_type == "learned" else 0
+    """Numbers of the trained tables of positions and of buckets of distances."""
+    kind, numbers = config.position_embedding_type, 0
+    if kind in RELATIVE:
+        tables = config.num_hidden_layers if config.relative_attention_per_layer else 1
+        numbers += tables * config.relative_attention_num_buckets * config.num_attention_heads
+    if kind in LEARNED:
+        numbers += (config.max_position_embeddings + config.position_embedding_offset) * config.table_width
+    return numbers
 
 
 def check_row(config, length, name="length"):
     """Raise ValueError for a row that is longer than a learned table of positions, which the model refuses too."""
     limit = config.max_position_embeddings
-    if config.position_embedding_type == "learned" and length > limit:
+    if config.position_embedding_type in LEARNED and length > limit:
         raise ValueError(
             f"{name}={length} lies beyond the learned table of max_position_embeddings={limit}, where the model refuses; give "
             f"at most {limit}"

@@ -6,6 +6,7 @@ numbers; equal layers share one line.
 
 from io import StringIO
 
+from ..modeling.vocabulary import RELATIVE
 from .cache_size import cross_numbers_per_state, kv_cache_size
 from .counts import STACK_NAMES, count_parameters
 from .diagram import diagram, layer_rows
@@ -122,10 +123,10 @@ def _attention_words(config):
 
 
 def _position_words(config):
-    if config.position_embedding_type == "relative":
-        return (
-            f"relative, {config.relative_attention_num_buckets} buckets up to {config.relative_attention_max_distance} tokens"
-        )
+    if config.position_embedding_type in RELATIVE:
+        name = config.position_embedding_type.replace("_", " and ")
+        words = f"{config.relative_attention_num_buckets} buckets up to {config.relative_attention_max_distance} tokens"
+        return f"{name}, {words}" + (" in each layer" if config.relative_attention_per_layer else "")
     if config.position_embedding_type != "rope":
         doubled = ", angles in float64" if config.sinusoid_dtype == "float64" else ""
         return config.position_embedding_type + (", scaled, in bfloat16" if config.alibi_scaled_bf16 else doubled)

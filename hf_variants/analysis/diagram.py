@@ -4,6 +4,7 @@ Notable here: what a layer computes is written as the two equations of its resid
 once.
 """
 
+from ..modeling.vocabulary import LEARNED
 from .layer_pattern import pattern_of
 
 # What a layer makes of its input x: after attention, then after the feed-forward. One entry per residual topology.
@@ -60,7 +61,7 @@ def _before(config):
     scaled = "" if config.embedding_multiplier == 1 else f", times {config.embedding_multiplier:.4g}"
     yield "embed_tokens", f"{rows:,} x {width:,}{scaled}"
     kind = config.position_embedding_type
-    if kind == "learned":
+    if kind in LEARNED:
         yield "+ positions", f"learned, {config.max_position_embeddings + config.position_embedding_offset:,} x {width:,}"
     elif kind.startswith("sinusoidal"):
         yield "+ positions", kind.replace("_", " in ")

@@ -1,7 +1,7 @@
 """Config and weight rules of encoder-decoders: T5's, and those of BART and its kin.
 
-Notable here: both stacks of BART's kin have the same layers under names that differ by their prefix; the four differ in where
-the norms stand and in what a position is.
+Notable here: both stacks of BART's kin have the same layers under names that differ by their prefix; its members differ in
+where the norms stand and in what a position is.
 """
 
 import math
@@ -59,18 +59,38 @@ def t5_stack(depth):
     ]
 
 
-def t5_weights():
-    """T5's weights; feed-forward is `layer.1` of the encoder and `layer.2` of the decoder."""
+def scaled_where_tied():
+    """What tells v1.0, whose tied head has scaled logits, from v1.1 in the native config: rules for the decoder and the whole.
+
+    The flag of tying is always true natively; whether the head is its own is told by the weights. Of a config alone, that of
+    v1.0 is taken for tied and that of v1.1 for a table of its own, as they were published.
+    """
+    scale = Both(
+        lambda native: {"logits_scaling": native.d_model**0.5 if native.scale_decoder_outputs else 1.0},
+        lambda config: {"tie_word_embeddings": config.logits_scaling != 1},
+    )
+    return scale, Both(lambda native: {"tie_word_embeddings": native.scale_decoder_outputs})
+
+
+def t5_weights(bias_of_layers=False, encoder_attention="SelfAttention"):
+    """T5's weights; feed-forward is `layer.1` of the encoder and `layer.2` of the decoder.
+
+    Args:
+        bias_of_layers: whether every layer has a relative bias, and not the first alone.
+        encoder_attention: native name of the encoder's attention.
+    """
+    first, table = ("*", "embed_positions.*.weight") if bias_of_layers else ("0", "embed_positions.weight")
     rules = [rename("shared.weight", "model.decoder.embed_tokens.weight"), *keep("lm_head.weight")]
     for stack, last in (("encoder", 1), ("decoder", 2)):
         block, ours = f"{stack}.block.*.layer", f"model.{stack}.layers.*"
+        attention = encoder_attention if stack == "encoder" else "SelfAttention"
         rules += [
             rename(
-                f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-                f"model.{stack}.embed_positions.weight",
+                f"{stack}.block.{first}.layer.0.{attention}.relative_attention_bias.weight",
+                f"model.{stack}.{table}",
             ),
             rename(f"{stack}.final_layer_norm.weight", f"model.{stack}.norm.weight"),
-            *(rename(f"{block}.0.SelfAttention.{p}.weight", f"{ours}.self_attn.{p}_proj.weight") for p in "qkvo"),
+            *(rename(f"{block}.0.{attention}.{p}.weight", f"{ours}.self_attn.{p}_proj.weight") for p in "qkvo"),
             rename(f"{block}.0.layer_norm.weight", f"{ours}.input_layernorm.weight"),
             rename(f"{block}.{last}.layer_norm.weight", f"{ours}.post_attention_layernorm.weight"),
         ]
@@ -124,8 +144,8 @@ def post_norms(embedding_norm):
     return Always(norm_placement="post_ln", embedding_norm=embedding_norm)
 
 
-def learned_positions():
-    return Always(position_embedding_type="learned", position_embedding_offset=2)
+def learned_positions(offset=2):
+    return Always(position_embedding_type="learned", position_embedding_offset=offset)
 
 
 def sinusoids():
@@ -144,10 +164,10 @@ def scale_embedding(scope):
     )
 
 
-def bart_joined(*more):
+def bart_joined(*more, logits_bias=True):
     """What BART's kin say of the whole: the constants on the logits, and the dropping of whole layers that ours lacks."""
     return joined(
-        Always(final_logits_bias=True),
+        Always(final_logits_bias=logits_bias),
         *map(no_layerdrop, ("encoder_layerdrop", "decoder_layerdrop")),
         *more,
     )
@@ -188,6 +208,10 @@ def sinusoid_table(rows, width):
     places = torch.arange(rows, dtype=torch.float64).unsqueeze(1)
     angles = places / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.cat((angles.sin(), angles.cos()), dim=1).float()
+
+
+def shared_table():
+    return rename("model.shared.weight", "model.decoder.embed_tokens.weight")
 
 
 NORMS_PRE = {

@@ -6,7 +6,8 @@ the documentation is generated from this table.
 """
 
 from .encoder_rules import ENCODER_RULES
-from .rule import DERIVED, OFF, Rule, only_with, only_with_experts, positive
+from .rule import DERIVED, OFF, Rule, only_with, only_with_any, only_with_experts, positive
+from .vocabulary import LEARNED, RELATIVE
 
 
 def _has(layer_type):
@@ -182,13 +183,17 @@ ATTENTION_RULES = [
 
 POSITION_RULES = [
     *(
-        only_with(name, "position_embedding_type", "relative")
-        for name in ("relative_attention_num_buckets", "relative_attention_max_distance")
+        only_with_any(name, "position_embedding_type", RELATIVE, unset)
+        for name, unset in (
+            ("relative_attention_num_buckets", None),
+            ("relative_attention_max_distance", None),
+            ("relative_attention_per_layer", False),
+        )
     ),
     Rule(
         "buckets of distances are enough",
         lambda c: (
-            c.position_embedding_type == "relative"
+            c.position_embedding_type in RELATIVE
             and (
                 c.relative_attention_num_buckets < 4
                 or c.relative_attention_num_buckets % 2
@@ -226,10 +231,10 @@ POSITION_RULES = [
     ),
     Rule(
         "the offset belongs to tables",
-        lambda c: c.position_embedding_offset != 0 and c.position_embedding_type not in ("learned", *SINUSOIDAL),
+        lambda c: c.position_embedding_offset != 0 and c.position_embedding_type not in (*LEARNED, *SINUSOIDAL),
         "position_embedding_offset={c.position_embedding_offset} has no effect with "
-        "position_embedding_type={c.position_embedding_type!r}; it needs 'learned' or one of 'sinusoidal', "
-        "'sinusoidal_halves' and 'sinusoidal_concat'",
+        "position_embedding_type={c.position_embedding_type!r}; it needs one of 'learned', 'learned_relative', "
+        "'sinusoidal', 'sinusoidal_halves' and 'sinusoidal_concat'",
     ),
     Rule(
         "the dtype of sinusoids belongs to them",

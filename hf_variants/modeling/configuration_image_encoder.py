@@ -9,7 +9,7 @@ from .composite_config import CompositeConfig
 from .config_checks import check_types
 from .configuration_variants import VariantsConfig
 from .image_rules import IMAGE_CHOICES, image_rules
-from .vocabulary import nearest
+from .vocabulary import LEARNED, nearest
 
 # What makes the stack that of a ViT (Dosovitskiy et al. 2020, arXiv:2010.11929).
 VIT = {
@@ -60,7 +60,7 @@ class VariantsImageEncoderConfig(CompositeConfig):
             return encoder
         given = {"is_causal": False, "vocab_size": 1, **encoder}
         given.pop("model_type", None)
-        if given.get("position_embedding_type") == "learned":
+        if given.get("position_embedding_type") in LEARNED:
             given.setdefault("max_position_embeddings", self._num_tokens_or(1))
         return VariantsConfig(**given)
 

@@ -12,6 +12,7 @@ from .family_config import FamilyConfig
 from .layer_plan import resolve_layer_plan, rope_key_of
 from .parallel_plans import EXPERT_PARALLEL, PIPELINE_PARALLEL, tensor_parallel_plan
 from .rope_parameters import check_rope_parameters, standard_rope_parameters
+from .vocabulary import RELATIVE
 
 _AUTO_MAP = {
     "AutoConfig": "configuration_variants.VariantsConfig",
@@ -51,8 +52,9 @@ class VariantsConfig(FamilyConfig):
             6e-8; float64 has no such error, and needs a device that knows it (Apple's MPS does not).
         alibi_scaled_bf16: ALiBi as Falcon-RW has it: slopes, positions and their products rounded to bfloat16, and multiplied
             by the scale of the scores.
-        relative_attention_num_buckets, relative_attention_max_distance: of `position_embedding_type="relative"`: rows of its
-            table, and the distance from which all share the last; None gives 32 and 128.
+        relative_attention_num_buckets, relative_attention_max_distance: of `position_embedding_type` "relative" and
+            "learned_relative": rows of the table, and the distance from which all share the last; None gives 32 and 128.
+        relative_attention_per_layer: whether every layer has such a table of its own (UMT5), and not all one (T5).
         q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim: MLA ranks and widths. Under MLA, None
             gives 4, 1, 1/2 and 1 times head_dim for the last four (DeepSeek-V2 §2.1.2-3); q_lora_rank None means that queries
             are not compressed.
@@ -160,6 +162,7 @@ class VariantsConfig(FamilyConfig):
     alibi_scaled_bf16: bool = False
     relative_attention_num_buckets: int | None = None
     relative_attention_max_distance: int | None = None
+    relative_attention_per_layer: bool = False
     position_source: str = "attention_mask"
     # feed-forward and experts
     mlp_type: str = "gated"
@@ -361,7 +364,7 @@ class VariantsConfig(FamilyConfig):
             self.intermediate_size = -(-int(width) // 8) * 8
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size
-        if self.position_embedding_type == "relative":
+        if self.position_embedding_type in RELATIVE:
             for name, value in (("relative_attention_num_buckets", 32), ("relative_attention_max_distance", 128)):
                 setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
         if self.add_cross_attention and self.cross_attention_hidden_size is None:

@@ -4,6 +4,7 @@ Notable here: part of `config_rules.RULES`.
 """
 
 from .rule import Rule, only_with
+from .vocabulary import LEARNED
 
 DENSE_HEADS = ("dense", "dropped_dense")
 
@@ -26,16 +27,16 @@ ENCODER_RULES = [
         lambda c: (
             c.position_source == "input_ids"
             and (
-                c.position_embedding_type != "learned"
+                c.position_embedding_type not in LEARNED
                 or c.position_embedding_offset < 1
                 or c.pad_token_id is None
                 or c.is_causal
             )
         ),
         "position_source='input_ids' counts ids that are no pads and gives a pad the row before the first: it needs "
-        "position_embedding_type='learned' (is {c.position_embedding_type!r}), position_embedding_offset >= 1 (is "
-        "{c.position_embedding_offset}), a pad_token_id (is {c.pad_token_id}) and is_causal=False (is {c.is_causal}); use "
-        "position_source='attention_mask'",
+        "position_embedding_type='learned' or 'learned_relative' (is {c.position_embedding_type!r}), "
+        "position_embedding_offset >= 1 (is {c.position_embedding_offset}), a pad_token_id (is {c.pad_token_id}) and "
+        "is_causal=False (is {c.is_causal}); use position_source='attention_mask'",
     ),
     Rule(
         "the first norm to leave out is that of pre",

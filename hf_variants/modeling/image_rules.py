@@ -7,6 +7,7 @@ heads would silently do nothing, so they are refused by name.
 from dataclasses import fields
 
 from .rule import Rule
+from .vocabulary import LEARNED
 
 # field -> choice -> meaning with its source
 IMAGE_CHOICES = {
@@ -109,7 +110,7 @@ def image_rules(text_config_class):
         ),
         Rule(
             "a learned table has one row per token",
-            lambda c: c.encoder.position_embedding_type == "learned" and c.encoder.max_position_embeddings != c.num_tokens,
+            lambda c: c.encoder.position_embedding_type in LEARNED and c.encoder.max_position_embeddings != c.num_tokens,
             "encoder.max_position_embeddings={c.encoder.max_position_embeddings} is not the number of tokens of an image, "
             "{c.num_tokens} (image_size={c.image_size}, patch_size={c.patch_size}, class_token={c.class_token}); set it to "
             "{c.num_tokens}, or give encoder as a dict without it",

@@ -4,6 +4,8 @@ Notable here: what holds numbers of all heads or channels at once (a latent, a n
 experts) is kept whole on every rank, so a plan never changes a result; what stays whole saves no memory there.
 """
 
+from .vocabulary import BIASED
+
 _ATTENTION = {
     "layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.k_proj": "colwise",
@@ -47,7 +49,7 @@ PIPELINE_PARALLEL = {
 
 def splits_attention(config):
     """Whether the heads of a config can stand on different ranks."""
-    biased = config.position_embedding_type in ("alibi", "relative")
+    biased = config.position_embedding_type in BIASED
     across = config.qk_norm in ("full", "per_head") or config.attention_sinks or biased
     return config.attention_type != "mla" and not across
 

@@ -233,8 +233,44 @@ class RelativePositions(nn.Embedding):
     def __init__(self, config):
         super().__init__(config.relative_attention_num_buckets, config.num_attention_heads)
 
+    def table(self, index):
+        """The table of layer `index`."""
+        return self.weight
+
     def forward(self, inputs_embeds, position_ids):
         return inputs_embeds
+
+
+class RelativePositionsPerLayer(nn.ModuleList):
+    """A table of `RelativePositions` for each layer (UMT5 2023, arXiv:2304.09151)."""
+
+    def __init__(self, config):
+        super().__init__(RelativePositions(config) for _ in range(config.num_hidden_layers))
+
+    def table(self, index):
+        return self[index].weight
+
+    def forward(self, inputs_embeds, position_ids):
+        return inputs_embeds
+
+
+# relative_attention_per_layer -> what holds the tables
+RELATIVE_TABLES = {False: RelativePositions, True: RelativePositionsPerLayer}
+
+
+def build_relative_positions(config):
+    return RELATIVE_TABLES[config.relative_attention_per_layer](config)
+
+
+class LearnedRelativePositions(LearnedPositions):
+    """A trained table of positions, and `relative`, the tables of the relative bias (MPNet)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.relative = build_relative_positions(config)
+
+    def table(self, index):
+        return self.relative.table(index)
 
 
 class NoPositions(nn.Module):
@@ -251,9 +287,10 @@ POSITIONS = {
     "rope": NoPositions,
     "alibi": AlibiPositions,
     "learned": LearnedPositions,
+    "learned_relative": LearnedRelativePositions,
     "sinusoidal": SinusoidalPositions,
     "sinusoidal_halves": HalvedSinusoidalPositions,
     "sinusoidal_concat": ConcatenatedSinusoidalPositions,
-    "relative": RelativePositions,
+    "relative": build_relative_positions,
     "none": NoPositions,
 }

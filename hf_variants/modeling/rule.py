@@ -38,6 +38,16 @@ def only_with(name, owner, value, unset=None):
     )
 
 
+def only_with_any(name, owner, values, unset=None):
+    """As `only_with`, for a field `owner` of which several values will do."""
+    return Rule(
+        f"{name} needs {owner} in {'/'.join(values)}",
+        lambda c: getattr(c, name) != unset and getattr(c, owner) not in values,
+        f"{name}={{c.{name}}} has no effect with {owner}={{c.{owner}!r}}; set {owner} to one of {list(values)}, or leave "
+        f"{name} at {unset}",
+    )
+
+
 def only_with_experts(name, unset):
     return Rule(
         f"{name} needs experts",

@@ -31,6 +31,7 @@ from .sequence import SequenceReader
 from .start_window_cache import counts_own_places
 from .token_types import build_token_types
 from .variants_base import VariantsPreTrainedModel
+from .vocabulary import LEARNED, RELATIVE
 
 
 class ScaledEmbedding(nn.Embedding):
@@ -73,22 +74,22 @@ def project_tokens(model, embeds, token_type_ids, places):
 EMBEDDING_PROJECTIONS = {"sum": project_sum, "tokens": project_tokens}
 
 
-def alibi_bias(model, queries, keys):
+def alibi_bias(model, index, queries, keys):
     return AlibiBias(model.embed_positions.slopes, queries, keys, 1.0 if model.config.alibi_scaled_bf16 else None)
 
 
-def relative_bias(model, queries, keys):
+def relative_bias(model, index, queries, keys):
     distance = model.config.relative_attention_max_distance
-    return RelativeBias(model.embed_positions.weight, queries, keys, distance, not model.config.is_causal)
+    return RelativeBias(model.embed_positions.table(index), queries, keys, distance, not model.config.is_causal)
 
 
-# position_embedding_type -> the bias on the scores, of the model and the places of queries and keys
-SCORE_BIASES = {"alibi": alibi_bias, "relative": relative_bias}
+# position_embedding_type -> the bias on the scores, of the model, the index of a layer and the places of queries and keys
+SCORE_BIASES = {"alibi": alibi_bias, **dict.fromkeys(RELATIVE, relative_bias)}
 
 
 class Shared(NamedTuple):
-    """What all layers of one call read: masks and biases per attention kind, angles per rotary embedding, a factor on queries
-    [B, 1, T, 1] or None, and which tokens are real [B, T], or None where all are.
+    """What all layers of one call read: masks per attention kind, biases per layer, angles per rotary embedding, a factor on
+    queries [B, 1, T, 1] or None, and which tokens are real [B, T], or None where all are.
     """
 
     masks: dict
@@ -232,7 +233,7 @@ class VariantsModel(VariantsPreTrainedModel):
                 token_mask=shared.token_mask,
                 attention_mask=shared.masks[plan.layer_type],
                 position_embeddings=shared.angles.get(plan.rope_key),
-                alibi=shared.biases.get(plan.layer_type),
+                alibi=shared.biases.get(plan.index),
                 query_scale=shared.query_scale,
                 **kwargs,
             )
@@ -327,21 +328,21 @@ class VariantsModel(VariantsPreTrainedModel):
         return {key: self.spread(*pair) for key, pair in angles.items()}
 
     def biases_of(self, sequence, cache):
-        """The bias of distances per attention kind: ALiBi, or T5's; nothing under another position scheme."""
+        """The bias of distances per layer, by its index: ALiBi, or T5's; nothing under another position scheme."""
         kind = self.config.position_embedding_type
         if kind not in SCORE_BIASES:
             return {}
         geometries = {kind: self._geometry(plan, sequence, cache) for kind, plan in self.kinds.items()}
         padding, positions = sequence.padding, sequence.positions
-        make = SCORE_BIASES[kind]
-        return {kind: make(self, *places_of(geometry, padding, positions)) for kind, geometry in geometries.items()}
+        places = {kind: places_of(geometry, padding, positions) for kind, geometry in geometries.items()}
+        return {plan.index: SCORE_BIASES[kind](self, plan.index, *places[plan.layer_type]) for plan in self.plan}
 
     def _geometry(self, plan, sequence, cache):
         return geometry_of(cache, plan.index, sequence.inputs_embeds.shape[1], sequence.inputs_embeds.device)
 
     def _check_table(self, position_ids):
         limit = self.config.max_position_embeddings
-        if self.config.position_embedding_type != "learned" or is_tracing(position_ids):
+        if self.config.position_embedding_type not in LEARNED or is_tracing(position_ids):
             return
         if int(position_ids.min()) < 0:
             raise ValueError(f"position {int(position_ids.min())} is negative; a learned table starts at position 0")

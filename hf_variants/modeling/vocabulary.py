@@ -46,6 +46,7 @@ CHOICES = {
         "alibi": "A slope per head times the distance, added to the scores (Press et al. 2021, arXiv:2108.12409).",
         "relative": "A trained number per head and bucket of distances, added to the scores (T5 2020, arXiv:1910.10683 §2.1).",
         "learned": "A trained table added to the embeddings (GPT-2).",
+        "learned_relative": "Both `learned` and `relative` (MPNet 2020, arXiv:2004.09297 §3.1).",
         "sinusoidal": "Sines and cosines added to the embeddings (Vaswani et al. 2017, arXiv:1706.03762 §3.5).",
         "sinusoidal_halves": "All sines, then all cosines, frequencies over H/2 - 1 (tensor2tensor; XGLM, M2M-100).",
         "sinusoidal_concat": "The frequencies of `sinusoidal`, all sines, then all cosines (CTRL, arXiv:1909.05858).",
@@ -125,6 +126,11 @@ CHOICES = {
         "input_ids": "Multiplies the looked-up rows only, the factor rounded to the weights' dtype (Gemma).",
     },
 }
+
+# Position schemes with a trained table of positions, with a trained bias on the scores, and with any bias on them.
+LEARNED = ("learned", "learned_relative")
+RELATIVE = ("relative", "learned_relative")
+BIASED = ("alibi", *RELATIVE)
 
 # Required and optional keys of `rope_parameters` beside rope_type, rope_theta and partial_rotary_factor.
 ROPE_KEYS = {

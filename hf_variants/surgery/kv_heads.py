@@ -7,6 +7,8 @@ layer, and heals in a little training (Ainslie et al. 2023, arXiv 2305.13245: 5%
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 
+from hf_variants.modeling.vocabulary import BIASED
+
 from .activations import input_roots
 from .head_tensors import read_heads, reorder, unweighed, weighed, write_heads
 from .merging import METHODS, duplicated, similar_order
@@ -118,7 +120,7 @@ def check_change(config, num_key_value_heads, method="mean", order="kept", calib
                     "copies are exact; leave it out"
                 )
         return
-    if order == "similar" and config.position_embedding_type in ("alibi", "relative"):
+    if order == "similar" and config.position_embedding_type in BIASED:
         raise ValueError(
             f"order='similar' moves heads, but position_embedding_type={config.position_embedding_type!r} gives each place "
             "a bias of its own; keep the order"

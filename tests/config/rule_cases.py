@@ -74,8 +74,14 @@ BROKEN = {
     **{f"{name} needs attention_type=mla": {name: 8} for name in NEEDS_MLA},
     **{f"{name} needs experts": {name: value} for name, value in NEEDS_EXPERTS.items()},
     "cross_attention_hidden_size needs add_cross_attention=True": {"cross_attention_hidden_size": 16},
-    "relative_attention_num_buckets needs position_embedding_type=relative": {"relative_attention_num_buckets": 16},
-    "relative_attention_max_distance needs position_embedding_type=relative": {"relative_attention_max_distance": 16},
+    **{
+        f"{name} needs position_embedding_type in relative/learned_relative": {name: value}
+        for name, value in (
+            ("relative_attention_num_buckets", 16),
+            ("relative_attention_max_distance", 16),
+            ("relative_attention_per_layer", True),
+        )
+    },
     "buckets of distances are enough": {
         **{"position_embedding_type": "relative", "relative_attention_num_buckets": 32, "relative_attention_max_distance": 16},
     },

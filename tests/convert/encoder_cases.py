@@ -31,7 +31,8 @@ _ROBERTA = {
     "untied": {"tie_word_embeddings": False, "hidden_act": "relu", "pad_token_id": 3},
 }
 
-_BASES = {"distilbert": _DISTIL, "modernbert": _MODERN, "eurobert": _MODERN}
+_UNTYPED = {key: value for key, value in _COMMON.items() if key != "type_vocab_size"}
+_BASES = {"mpnet": _UNTYPED, "distilbert": _DISTIL, "modernbert": _MODERN, "eurobert": _MODERN}
 _CHOICES = {
     "bert": _BERT,
     "ernie": {"plain": {}},
@@ -42,6 +43,10 @@ _CHOICES = {
     "data2vec-text": {"plain": _ROBERTA["plain"]},
     "roberta-prelayernorm": _ROBERTA,
     "xlm-roberta-xl": {"plain": _ROBERTA["plain"]},
+    "mpnet": {
+        "plain": {"pad_token_id": 1, "bos_token_id": 0},
+        "untied_relu": {"tie_word_embeddings": False, "hidden_act": "relu", "pad_token_id": 1, "bos_token_id": 0},
+    },
     "distilbert": {"plain": {}, "untied_relu": {"tie_word_embeddings": False, "activation": "relu"}},
     "electra": {
         "narrow": {"embedding_size": 20},

@@ -5,6 +5,8 @@ import copy
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForSeq2SeqLM
 
+from hf_variants.convert import find_family
+
 _T5 = {
     **{"vocab_size": 64, "d_model": 24, "d_kv": 10, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
     **{"decoder_start_token_id": 0, "dropout_rate": 0.0, "relative_attention_num_buckets": 8},
@@ -13,7 +15,14 @@ _T5 = {
 _BART = {
     **{"vocab_size": 64, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4},
     **{"decoder_attention_heads": 6, "encoder_ffn_dim": 40, "decoder_ffn_dim": 28, "max_position_embeddings": 48},
-    **{"dropout": 0.0, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
+    **{
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    },
 }
 _STACK = {
     **{"vocab_size": 64, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -22,6 +31,8 @@ _STACK = {
 }
 _OTHER = {**_STACK, "hidden_size": 32, "num_hidden_layers": 3}
 _GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_WHOLE = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+_NO_START = {key: value for key, value in _BART.items() if key != "decoder_start_token_id"}
 _APART = {**_BART, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
 
 # (family, choice) -> (native keys, whether the head has a table of its own)
@@ -31,10 +42,22 @@ CASES = {
     ("t5", "gated silu, tied"): ({**_T5, "feed_forward_proj": "gated-silu", "tie_word_embeddings": False}, False),
     ("mt5", "own head"): ({**_T5, "feed_forward_proj": "gated-gelu"}, True),
     ("mt5", "tied"): ({**_T5, "feed_forward_proj": "relu"}, False),
+    ("longt5", "tied and scaled"): ({**_T5, "local_radius": 2, "tie_word_embeddings": True}, False),
+    ("longt5", "gated with its own head"): ({**_T5, **_GATED, "local_radius": 5}, True),
+    ("umt5", "tied"): ({**_T5, "feed_forward_proj": "gated-gelu"}, False),
+    ("umt5", "own head, relu"): ({**_T5, "feed_forward_proj": "relu"}, True),
     ("bart", "plain"): (_BART, False),
     ("bart", "scaled relu"): ({**_BART, "scale_embedding": True, "activation_function": "relu"}, False),
     ("mbart", "scaled"): ({**_BART, "scale_embedding": True}, False),
     ("mbart", "plain"): ({**_BART, "decoder_start_token_id": None}, False),
+    ("plbart", "scaled"): ({**_NO_START, "scale_embedding": True}, False),
+    ("plbart", "plain"): ({**_BART, "scale_embedding": False, "activation_function": "relu"}, False),
+    ("mvp", "plain"): (_BART, False),
+    ("mvp", "scaled"): ({**_BART, "scale_embedding": True}, False),
+    ("blenderbot", "plain"): ({**_BART, "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1}, False),
+    ("blenderbot", "scaled"): ({**_BART, "scale_embedding": True, "activation_function": "gelu_new"}, False),
+    ("m2m_100", "scaled"): ({**_BART, **_WHOLE, "scale_embedding": True}, False),
+    ("m2m_100", "pad 3"): ({**_BART, **_WHOLE, "scale_embedding": False, "pad_token_id": 3}, False),
     ("pegasus", "scaled"): ({**_BART, "scale_embedding": True, "pad_token_id": 0, "decoder_start_token_id": 0}, False),
     ("marian", "shared"): ({**_BART, "scale_embedding": True, "activation_function": "swish"}, False),
     ("marian", "two vocabularies"): ({**_APART, "scale_embedding": True}, False),
@@ -57,7 +80,7 @@ def native_model(case, seed=0, **changes):
     torch.manual_seed(seed)
     config = native_config(case, **changes)
     model = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
-    if CASES[case][1] and case[0] in ("t5", "mt5"):
+    if CASES[case][1] and find_family(case[0]).head_told_by_weights:
         # as loading a file that holds a head leaves it
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
         model.all_tied_weights_keys.pop("lm_head.weight")

@@ -240,6 +240,8 @@ def test_b39_an_untied_head_under_the_flag_keeps_both():
     [
         ("bert", "plain", {"is_decoder": True}, "is_decoder"),
         ("roberta", "plain", {"add_cross_attention": True}, "add_cross_attention"),
+        ("mpnet", "plain", {"pad_token_id": 0}, "pad_token_id=0.*by the id 1"),
+        ("mpnet", "plain", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets=16"),
         ("roberta", "plain", {"pad_token_id": None}, "pad_token_id=None.*positions"),
         ("ernie", "plain", {"use_task_id": True}, "use_task_id"),
         ("modernbert", "alternating", {"mlp_dropout": 0.1}, "mlp_dropout"),

@@ -20,7 +20,7 @@ from hf_variants.modeling.positions import POSITIONS, SINUSOID_DTYPES
 
 TOLERANCE, TOKENS, FAR = 1e-5, 2100, 2000
 DECODERS = {"ctrl": ("tied", {"n_positions": TOKENS}), "xglm": ("scaled", {"max_position_embeddings": TOKENS})}
-PAIRS = {"marian": "two vocabularies", "pegasus": "scaled"}
+PAIRS = {"marian": "two vocabularies", "pegasus": "scaled", "m2m_100": "scaled"}
 SHALLOW = {"encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": TOKENS}
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from seq2seq_cases import CASES, native_config, native_model, rows
 from transformers import AutoModelForSeq2SeqLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from hf_variants import VariantsConfig
 from hf_variants.convert import (
@@ -21,6 +22,7 @@ from hf_variants.convert import (
     verify_checkpoint,
 )
 from hf_variants.convert.config_conversion import as_plain_dict
+from hf_variants.convert.left_out import LEFT_OUT
 from hf_variants.convert.registry import family_names
 from hf_variants.convert.skeletons import tied_names
 from hf_variants.convert.weight_rules import apply_rules
@@ -35,6 +37,12 @@ def decoded(batch, length=7, seed=3):
 
 def test_every_family_of_two_stacks_has_cases():
     assert {name for name in family_names() if find_family(name).two_stacks} == {family for family, _ in CASES}
+
+
+def test_every_encoder_decoder_of_transformers_converts_or_says_why_not():
+    names = {name for name in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES if not name.startswith("variants")}
+    assert len(names) > 30
+    assert not names - {family for family, _ in CASES} - set(LEFT_OUT)
 
 
 @every_case
@@ -124,6 +132,7 @@ def test_through_folders_both_ways(case, tmp_path):
 PROVEN = [
     *(("t5", "tied and scaled"), ("t5", "gated with its own head"), ("bart", "plain"), ("marian", "shared")),
     *(("pegasus", "scaled"), ("marian", "two vocabularies, untied"), ("t5gemma", "two sizes, untied")),
+    *(("umt5", "own head, relu"), ("m2m_100", "pad 3")),
 ]
 
 
@@ -149,6 +158,10 @@ def test_folders_are_streamed_with_the_proof(case, tmp_path):
         (("bart", "plain"), {"tie_word_embeddings": False}, "tie_word_embeddings=False.*feeds nothing"),
         (("t5gemma", "alike"), {"dropout_rate": 0.1}, "dropout_rate=0.1"),
         (("mbart", "scaled"), {"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1"),
+        (("longt5", "tied and scaled"), {"encoder_attention_type": "transient-global"}, "encoder_attention_type='transient-"),
+        (("mvp", "plain"), {"use_prompt": True}, "use_prompt=True.*keys and values"),
+        (("m2m_100", "scaled"), {"pad_token_id": None}, "pad_token_id=None.*begin behind"),
+        (("m2m_100", "scaled"), {"decoder_start_token_id": 1}, "decoder_start_token_id=1.*no position"),
         (("marian", "shared"), {"tie_word_embeddings": False}, "feeds nothing"),
         (("t5", "tied and scaled"), {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
     ],

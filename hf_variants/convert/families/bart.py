@@ -11,8 +11,8 @@ from hf_variants.convert.seq2seq_maps import (
     one_table,
     post_norms,
     scale_embedding,
+    shared_table,
 )
-from hf_variants.convert.weight_rules import rename
 
 _STACKS = {
     stack: bart_stack(stack, learned_positions(), post_norms(embedding_norm=True), scale_embedding("input_ids"))
@@ -24,7 +24,7 @@ FAMILY = PairFamily(
     **_STACKS,
     config=bart_joined(*one_table()),
     weights=[
-        rename("model.shared.weight", "model.decoder.embed_tokens.weight"),
+        shared_table(),
         *bart_weights(NORMS_POST, embedding_norm=True, final_norm=False, computed_positions=False),
     ],
 )

@@ -9,10 +9,11 @@ from hf_variants.convert.seq2seq_maps import (
     bart_weights,
     post_norms,
     scale_embedding,
+    shared_table,
     sinusoids,
     stored_sinusoids,
 )
-from hf_variants.convert.weight_rules import keep, only_if, rename
+from hf_variants.convert.weight_rules import keep, only_if
 
 _SCOPES = {"encoder": "input_ids", "decoder": "inputs_embeds"}
 
@@ -45,7 +46,7 @@ FAMILY = PairFamily(
     decoder=_stack("decoder", Both(lambda native: {"vocab_size": native.decoder_vocab_size})),
     config=bart_joined(Both(_read_tables, _write_tables)),
     weights=[
-        *only_if(lambda config: config.share_embeddings, rename("model.shared.weight", "model.decoder.embed_tokens.weight")),
+        *only_if(lambda config: config.share_embeddings, shared_table()),
         *only_if(
             lambda config: not config.share_embeddings,
             *keep("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),

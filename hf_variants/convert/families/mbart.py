@@ -12,8 +12,8 @@ from hf_variants.convert.seq2seq_maps import (
     one_table,
     pre_norms,
     scale_embedding,
+    shared_table,
 )
-from hf_variants.convert.weight_rules import rename
 
 _MORE = (learned_positions(), pre_norms(), Always(embedding_norm=True), scale_embedding("input_ids"))
 
@@ -22,7 +22,7 @@ FAMILY = PairFamily(
     **{stack: bart_stack(stack, *_MORE) for stack in STACKS},
     config=bart_joined(*one_table(), Always(decoder_start="last_token")),
     weights=[
-        rename("model.shared.weight", "model.decoder.embed_tokens.weight"),
+        shared_table(),
         *bart_weights(NORMS_PRE, embedding_norm=True, final_norm=True, computed_positions=False),
     ],
 )

@@ -10,10 +10,10 @@ from hf_variants.convert.seq2seq_maps import (
     one_table,
     pre_norms,
     scale_embedding,
+    shared_table,
     sinusoids,
     stored_sinusoids,
 )
-from hf_variants.convert.weight_rules import rename
 
 _SCOPES = {"encoder": "input_ids", "decoder": "inputs_embeds"}
 
@@ -22,7 +22,7 @@ FAMILY = PairFamily(
     **{stack: bart_stack(stack, sinusoids(), pre_norms(), scale_embedding(_SCOPES[stack])) for stack in STACKS},
     config=bart_joined(*one_table()),
     weights=[
-        rename("model.shared.weight", "model.decoder.embed_tokens.weight"),
+        shared_table(),
         *stored_sinusoids(),
         *bart_weights(NORMS_PRE, embedding_norm=False, final_norm=True, computed_positions=True),
     ],
