@@ -154,7 +154,11 @@ def _token_ids(config, gradients_left_out):
     rows, tokens = (_ROWS, _TOKENS) if gradients_left_out is None else (_FEWEST_ROWS, _FEWEST_TOKENS)
     length = min(tokens, config.max_position_embeddings or tokens)
     size = min(stack.vocab_size for stack in config.stacks)
-    return torch.randint(0, size, (rows, length), generator=generator)
+    ids = torch.randint(0, size, (rows, length), generator=generator)
+    if len(config.stacks) > 1 and config.pad_token_id is not None:
+        # a pad that no mask hides has a position in some families (M2M-100's has none natively)
+        ids = torch.where(ids == config.pad_token_id, (config.pad_token_id + 1) % size, ids)
+    return ids
 
 
 def _inputs(ids, head):

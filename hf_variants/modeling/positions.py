@@ -241,14 +241,17 @@ class RelativePositions(nn.Embedding):
         return inputs_embeds
 
 
-class RelativePositionsPerLayer(nn.ModuleList):
-    """A table of `RelativePositions` for each layer (UMT5 2023, arXiv:2304.09151)."""
+class RelativePositionsPerLayer(nn.ModuleDict):
+    """A table of `RelativePositions` for each layer (UMT5 2023, arXiv:2304.09151).
+
+    No ModuleList: what looks for the layers of a model takes its first list for them.
+    """
 
     def __init__(self, config):
-        super().__init__(RelativePositions(config) for _ in range(config.num_hidden_layers))
+        super().__init__({str(index): RelativePositions(config) for index in range(config.num_hidden_layers)})
 
     def table(self, index):
-        return self[index].weight
+        return self[str(index)].weight
 
     def forward(self, inputs_embeds, position_ids):
         return inputs_embeds
