@@ -7,9 +7,12 @@ taken apart for them.
 from .expert_layout import split_experts
 from .specs import ADAPTERS
 
+# task -> peft's name of it, where that is not causal language modeling
+_TASK_TYPES = {"classification": "SEQ_CLS", "seq2seq": "SEQ_2_SEQ_LM"}
+
 
 def adapter_config(spec):
-    """peft's LoraConfig of a `FinetuneSpec`, or None for method="full"."""
+    """peft's LoraConfig of a spec with `method`, `adapter` and `task`, or None for method="full"."""
     if spec.method not in ADAPTERS:
         return None
     from peft import LoraConfig
@@ -22,7 +25,7 @@ def adapter_config(spec):
         target_modules=adapter.target_modules,
         use_rslora=adapter.rslora,
         use_dora=spec.method == "dora",
-        task_type="SEQ_CLS" if spec.task == "classification" else "CAUSAL_LM",
+        task_type=_TASK_TYPES.get(spec.task, "CAUSAL_LM"),
     )
 
 

@@ -18,21 +18,33 @@ def check_base(spec):
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
-    from ..convert.native_checkpoint import known_family
-
     source = {} if spec.gguf_file is None else {"gguf_file": spec.gguf_file}
     try:
         config = AutoConfig.from_pretrained(spec.model_path, **source)
     except (OSError, ValueError, KeyError) as error:
         raise no_model(spec.model_path, error) from None
-    if config.model_type != "variants":
-        known_family(config, f"model_path={spec.model_path!r}")
-    if getattr(config, "quantization_config", None) is not None and spec.gguf_file is None:
+    check_source(config, spec.model_path, quantized=spec.gguf_file is not None)
+    return config
+
+
+def is_native(config):
+    """Whether a config is of a native family, and not of this one."""
+    from ..convert.heads import OUR_TYPES
+
+    return config.model_type not in OUR_TYPES
+
+
+def check_source(config, path, quantized=False):
+    """Raise a ValueError for a config of a native type that does not convert, or of quantized weights, unless `quantized`."""
+    from ..convert.native_checkpoint import known_family
+
+    if is_native(config):
+        known_family(config, f"model_path={path!r}")
+    if getattr(config, "quantization_config", None) is not None and not quantized:
         raise ValueError(
-            f"model_path={spec.model_path!r} holds quantized weights; give the checkpoint it was quantized from (method=qlora "
+            f"model_path={path!r} holds quantized weights; give the checkpoint it was quantized from (method=qlora "
             "quantizes that one while loading)"
         )
-    return config
 
 
 def base_fingerprint(spec):
@@ -66,16 +78,31 @@ def prepare_base(spec, config, announce=print_once):
     Raises:
         ValueError: for a native checkpoint that does not convert, or toggles that the config refuses.
     """
-    native = config.model_type != "variants"
+    native = is_native(config)
     if not native and not spec.toggles:
         return spec.model_path
+    return written_once(spec, lambda partial: _write(spec, native, partial, announce))
+
+
+def written_once(spec, write):
+    """Path (str) of output_dir/base, which `write` fills where it is not yet there: under another name, until it is whole."""
     folder = Path(spec.output_dir) / "base"
     if not (folder / "config.json").is_file():
         partial = folder.with_name("base.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        _write(spec, native, partial, announce)
+        write(partial)
         partial.rename(folder)
     return str(folder)
+
+
+def converted(spec, announce, **source):
+    """The native model in `model_path`, converted, in the dtype of the spec; `source` as `from_native` takes it."""
+    import torch
+
+    from ..convert import from_native
+
+    announce(f"base: converting {spec.model_path}")
+    return from_native(spec.model_path, dtype=getattr(torch, spec.dtype), **source)
 
 
 def _write(spec, native, folder, announce):
@@ -86,10 +113,7 @@ def _write(spec, native, folder, announce):
 
     dtype, source = getattr(torch, spec.dtype), spec.model_path
     if native:
-        from ..convert import from_native
-
-        announce(f"base: converting {spec.model_path}")
-        model = from_native(spec.model_path, dtype=dtype, gguf_file=spec.gguf_file)
+        model = converted(spec, announce, gguf_file=spec.gguf_file)
         if spec.toggles:
             source = folder.with_name("native.partial")
             model.save_pretrained(source)

@@ -29,6 +29,12 @@ def section(spec, arguments, result, has_curve=True):
     return "\n\n".join(parts)
 
 
+def adapter_words(adapter):
+    """An `AdapterSpec` in a line."""
+    targets = adapter.target_modules if isinstance(adapter.target_modules, str) else ", ".join(adapter.target_modules)
+    return f"rank {adapter.r}, alpha {adapter.alpha:g}, dropout {adapter.dropout:g}, on {targets}"
+
+
 def _what(spec, result):
     examples = result["examples"]
     rows = [
@@ -57,8 +63,7 @@ def _settings(spec, arguments):
     rows = settings(spec, arguments, rows_per_step, spec.data.sequence_length)
     if spec.method != "full":
         adapter = spec.adapter
-        targets = adapter.target_modules if isinstance(adapter.target_modules, str) else ", ".join(adapter.target_modules)
-        rows.append(("adapter", f"rank {adapter.r}, alpha {adapter.alpha:g}, dropout {adapter.dropout:g}, on {targets}"))
+        rows.append(("adapter", adapter_words(adapter)))
     if hasattr(arguments, "beta"):
         rows.append(("beta of DPO", arguments.beta))
     return rows

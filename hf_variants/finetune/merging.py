@@ -82,11 +82,12 @@ def adapter_weights(folder):
 
 
 def _load_base(path, task_type, folder, dtype):
+    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+
     from ..training.models import load_model
 
     if task_type != "SEQ_CLS":
-        return load_model(path, dtype=dtype)
-    from transformers import AutoModelForSequenceClassification
+        return load_model(path, AutoModelForSeq2SeqLM if task_type == "SEQ_2_SEQ_LM" else None, dtype=dtype)
 
     names = read_json(folder / CLASSES_FILE)
     if not names:

@@ -200,8 +200,11 @@ def measures(line):
     return {name: value for name, value in named.items() if name not in _NOT_SHOWN}
 
 
-def merge(model, rows, spec, base, announce):
+def merge(model, rows, spec, base, announce, logits_of=None):
     """Write output_dir/merged and compare its logits with those of the trained model on held-out rows.
+
+    Args:
+        logits_of: function of a model and rows; None takes `logits_of_ids`.
 
     Returns:
         dict {path, max_difference, mean_difference}; None on processes that do not write.
@@ -211,6 +214,7 @@ def merge(model, rows, spec, base, announce):
     """
     if not is_writer():
         return None
+    logits_of = logits_of or logits_of_ids
     target = Path(spec.output_dir) / "merged"
     trained = logits_of(model, rows)
     merged = logits_of(merge_adapter(spec.output_dir, target, base, spec.dtype).to(trained.device), rows)
@@ -223,7 +227,7 @@ def merge(model, rows, spec, base, announce):
     return result
 
 
-def logits_of(model, rows, count=2):
+def logits_of_ids(model, rows, count=2):
     """Logits (fp32) of a model on the first held-out rows, cut to one length, in eval mode."""
     import torch
 
@@ -231,9 +235,16 @@ def logits_of(model, rows, count=2):
     name = next(name for name in ("input_ids", "prompt_ids", "prompt_input_ids") if name in first[0])
     width = min(len(row[name]) for row in first)
     ids = torch.stack([torch.as_tensor(row[name])[:width] for row in first]).long().to(model.device)
+    return logits_in_eval(model, {"input_ids": ids})
+
+
+def logits_in_eval(model, inputs):
+    """Logits (fp32) of a model on `inputs` in eval mode; its own mode is kept."""
+    import torch
+
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        logits = model(input_ids=ids).logits.float()
+        logits = model(**inputs).logits.float()
     model.train(was_training)
     return logits

@@ -29,7 +29,8 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
             return eager_attention(module, query, key, value, mask, scaling=scaling, terms=terms)[0], None
         return blockwise_attention(module, query, key, value, mask, scaling, terms), None
     groups, q_len = query.shape[1] // key.shape[1], query.shape[2]
-    causal = mask is None and q_len > 1 and module.is_causal and key.shape[2] == q_len
+    # a length that is traced compares to a symbol, which the kernel does not take
+    causal = bool(mask is None and q_len > 1 and module.is_causal and key.shape[2] == q_len)
     if mask is None and not causal:
         mask = causal_mask(module, query, key, mask)
     if mask is not None and mask.dtype != torch.bool:

@@ -67,6 +67,15 @@ class ImageGenerationMixin(VariantsGenerationMixin):
             processors.append(SuppressTokensLogitsProcessor([self.config.image_token_id], device=self.device))
         return processors
 
+    def _get_candidate_generator(self, *args, **kwargs):
+        images = kwargs["model_kwargs"].get("pixel_values")
+        if images is not None and kwargs.get("assistant_model") is not None:
+            raise ValueError(
+                "assistant_model drafts from text alone, and there are pixel_values; draft with prompt_lookup_num_tokens, or "
+                "leave assistant_model out"
+            )
+        return super()._get_candidate_generator(*args, **kwargs)
+
     def mask_sequence(self, sequence, inputs):
         """What `decoding` builds the masks of a compiled cache from, its image blocks known."""
         if self.config.image_attention == "causal" or sequence.inputs_embeds.shape[1] == 1:

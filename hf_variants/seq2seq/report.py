@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ..finetune.card import CURVE, loss_curve
+from ..finetune.card import CURVE, adapter_words, loss_curve
 from ..hub.run_section import markdown_table, write_run_section
 from ..report import Cards, Paragraph, Samples, Section, Table, facts_table, line_figure, write_report
 
@@ -18,6 +18,8 @@ def write_outcome(spec, arguments, result, log):
         partial.write_bytes(curve.image)
         os.replace(partial, folder / CURVE)
     write_run_section(folder, card_section(spec, arguments, result, curve is not None))
+    if result.get("merged"):
+        write_run_section(folder / "merged", card_section(spec, arguments, result, has_curve=False))
     page = folder / "report.html"
     return write_report(page, sections(spec, arguments, result, log, curve), "Sequence to sequence", subtitle=_title(spec))
 
@@ -93,6 +95,7 @@ def _facts(spec, arguments, result):
         ("data", f"`{Path(data.source).name}`"),
         ("training pairs", result["pairs"]["training"]),
         ("parameters", result["parameters"]),
+        *_adapter_facts(spec, result),
         ("optimizer steps", result["steps"]),
         ("optimizer", {"muon": "Muon, AdamW for the rest", "adamw": "AdamW"}[spec.optimizer]),
         ("learning rate", f"{arguments.learning_rate:g}, {schedule}, warmup {arguments.warmup_steps:g}"),
@@ -103,6 +106,14 @@ def _facts(spec, arguments, result):
     ]
     longer = sum(sum(part.values()) for part in result["longer"].values())
     return facts + ([(f"sources and targets that were too long, {data.over_long}", longer)] if longer else [])
+
+
+def _adapter_facts(spec, result):
+    if spec.method == "full":
+        return []
+    facts = [("method", spec.method), ("trained parameters", result["trainable"]), ("adapter", adapter_words(spec.adapter))]
+    merged = result.get("merged")
+    return facts + ([("merged logits differ at most by", merged["max_difference"])] if merged else [])
 
 
 def _how_written(spec):

@@ -1,8 +1,10 @@
 """`seq2seq`: pairs -> tokenizer -> encoder-decoder -> trainer -> BLEU, chrF and exact match on held-out pairs -> report.
 
     output_dir/tokenizer       trained on the training pairs, unless a path or a checkpoint brings one
+              /base            the converted checkpoint, where model_path is native
               /checkpoint-N    where a killed run goes on from
-              /                the trained weights, tokenizer, card, stage.json
+              /                the trained weights or the adapter, tokenizer, card, stage.json
+              /merged          base and adapter in one, for the methods with an adapter
               /report.html     curves, measures by kind, samples
               /written.jsonl   every held-out source with what was written and what is right
 
@@ -13,11 +15,13 @@ import json
 import os
 from pathlib import Path
 
-from ..finetune.base import base_fingerprint
+from ..finetune.adapters import adapter_config, keep_differentiable, make_reachable, quantization, trainable_share
+from ..finetune.base import base_fingerprint, check_source, converted, is_native, written_once
 from ..finetune.examples import read_examples
+from ..finetune.specs import ADAPTERS
 from ..training.arguments import check_generation_section, training_arguments
 from ..training.bounds import check_numbers
-from ..training.idle_keys import refuse_idle_tokenizer_keys
+from ..training.idle_keys import refuse_idle_keys, refuse_idle_tokenizer_keys
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
 from ..training.processes import in_turn, is_writer, print_once
 from ..training.run_settings import run_settings
@@ -28,7 +32,10 @@ from .pairs import PairCollator, decoder_start_of, encode_pairs
 from .writing import exact_by_group, measured, write_texts
 
 # What a run that goes on with changed settings keeps: its checkpoints depend on it.
-FIXED = ("model", "tokenizer", "data", "pairs", "base", "optimizer", "muon", "seed", "dtype", "rows_per_step", "distributed")
+FIXED = (
+    *("model", "method", "adapter", "tokenizer", "data", "pairs", "base", "optimizer", "muon", "seed", "dtype"),
+    *("rows_per_step", "distributed"),
+)
 
 
 def seq2seq(spec, announce=print_once):
@@ -36,7 +43,7 @@ def seq2seq(spec, announce=print_once):
 
     Returns:
         dict: held_out and training ({exact_match, bleu, chrf, ...}; of training pairs as many as are held out, at most 500),
-        by_group, eval_loss, parameters, pairs, longer, steps, seconds, report.
+        by_group, eval_loss, parameters, trainable, pairs, longer, steps, seconds, report, and merged where there is one.
 
     Raises:
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
@@ -69,9 +76,21 @@ def check_spec(spec):
     refuse_idle_tokenizer_keys(spec)
     check_generation_section(spec.generation)
     check_optimizer(spec)
+    refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})
+    quantization(spec)
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to start from); got {given}")
+    if spec.distributed and spec.method in ADAPTERS:
+        raise ValueError(
+            f"method={spec.method!r} does not go with distributed={spec.distributed!r}: adapters are not sharded; leave "
+            "distributed out, or use method='full'"
+        )
+    if spec.model is not None and spec.method in ADAPTERS:
+        raise ValueError(
+            f"method={spec.method!r} trains an adapter on the weights of a checkpoint, and those of model are new; give "
+            "model_path, or method='full'"
+        )
     if spec.model is not None and not is_pair(model_section(spec.model)):
         raise ValueError(
             "model must be an encoder-decoder, with the sections model.encoder and model.decoder; one stack alone is trained "
@@ -84,6 +103,7 @@ def check_spec(spec):
             "by the finetune recipe"
         )
     if spec.model_path is not None:
+        check_source(config, spec.model_path)
         decoder_start_of(config, f"model_path={spec.model_path!r}")
     elif spec.tokenizer.path is None:
         special_tokens(spec.tokenizer, "seq2seq")
@@ -103,7 +123,8 @@ def stage_settings(spec, arguments, fingerprint):
 def _seq2seq(spec, arguments, pairs, repeated, announce):
     with in_turn(arguments):
         tokenizer = _tokenizer(spec, pairs.train, announce)
-    model = build_model(spec, arguments, tokenizer)
+        base = prepare_base(spec, tokenizer, announce)
+    model, apart = build_model(spec, arguments, tokenizer, base)
     start = decoder_start_of(model.config, "the model")
     train = encode_pairs(pairs.train, tokenizer, spec.data, start, "training")
     held_out = encode_pairs(pairs.eval, tokenizer, spec.data, start, "held-out")
@@ -114,12 +135,17 @@ def _seq2seq(spec, arguments, pairs, repeated, announce):
                 f"data: {part.longer['source']} {name} sources and {part.longer['target']} targets are too long and {what}"
             )
     trainer = make_trainer(spec, arguments, model, tokenizer, train, held_out)
+    trainable, total = trainable_share(model)
+    share = "" if spec.method == "full" else f", {trainable:,} of them trained ({spec.method})"
     announce(
-        f"training: {model.num_parameters():,} parameters, vocabulary {len(tokenizer):,}, {len(train):,} training and "
+        f"training: {total:,} parameters{share}, vocabulary {len(tokenizer):,}, {len(train):,} training and "
         f"{len(held_out):,} held-out pairs"
     )
+    if apart:
+        announce("experts are taken apart into one matrix each, so that the adapter reaches them")
     result = {
-        "parameters": model.num_parameters(),
+        "parameters": total,
+        "trainable": trainable,
         "pairs": {"training": len(train), "held_out": len(held_out)},
         "longer": {"training": train.longer, "held_out": held_out.longer},
         "repeated": repeated,
@@ -129,6 +155,10 @@ def _seq2seq(spec, arguments, pairs, repeated, announce):
     remove_start(spec.output_dir)
     # the samples stand in the report and in written.jsonl
     samples = result.pop("samples")
+    if spec.method != "full" and spec.adapter.merge:
+        from ..finetune.run import merge
+
+        result["merged"] = merge(trainer.model, held_out, spec, base, announce, logits_of_pairs(tokenizer))
     if is_writer():
         from .report import write_outcome
 
@@ -156,9 +186,25 @@ def _tokenizer(spec, records, announce):
     return load_tokenizer(folder)
 
 
-def build_model(spec, arguments, tokenizer):
-    """The model of a `Seq2SeqSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path; sharded over the
-    processes where spec.distributed says so.
+def prepare_base(spec, tokenizer, announce):
+    """Path (str) of the checkpoint of the family that a run starts from, None for new weights; output_dir/base where
+    model_path is native. Raises ValueError for a native checkpoint that does not convert.
+    """
+    if spec.model_path is None or not is_native(read_config(spec.model_path)):
+        return spec.model_path
+
+    def write(folder):
+        converted(spec, announce).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return written_once(spec, write)
+
+
+def build_model(spec, arguments, tokenizer, base=None):
+    """(model of a `Seq2SeqSpec` in spec.dtype, whether its experts were taken apart).
+
+    It is drawn with spec.seed, or read from `base`, with an adapter as spec.method says, or sharded over the processes as
+    spec.distributed says.
 
     Raises:
         ValueError: where the vocabulary does not hold the tokens, or the checkpoint no encoder-decoder.
@@ -168,20 +214,35 @@ def build_model(spec, arguments, tokenizer):
 
     import hf_variants  # noqa: F401 - registers the family with the Auto classes
 
+    from ..finetune.trainers import adapted
+
     dtype = getattr(torch, spec.dtype)
     set_seed(spec.seed)
-    if spec.model_path is None:
+    if base is None:
         config = build_config(spec.model, tokenizer)
         build = lambda: AutoModelForSeq2SeqLM.from_config(config, dtype=dtype)  # noqa: E731
-        return load_sharded(spec, arguments, build, AutoModelForSeq2SeqLM, dtype) if spec.distributed else build()
-    model = load_model(spec.model_path, AutoModelForSeq2SeqLM, spec.distributed, dtype=dtype)
+        return (load_sharded(spec, arguments, build, AutoModelForSeq2SeqLM, dtype) if spec.distributed else build()), False
+    model = load_model(base, AutoModelForSeq2SeqLM, spec.distributed, dtype=dtype, **quantization(spec))
     rows = model.get_input_embeddings().num_embeddings
     if rows < len(tokenizer):
         raise ValueError(
             f"model_path={spec.model_path!r} has {rows} embeddings, less than the {len(tokenizer)} tokens of the tokenizer; "
             "use the one it was trained with"
         )
-    return model
+    keep_differentiable(model)
+    apart = make_reachable(model, spec)
+    return adapted(model, adapter_config(spec)), apart
+
+
+def logits_of_pairs(tokenizer):
+    """The function of a model and rows that gives its logits (fp32) on the first two of them, in eval mode."""
+    from ..finetune.run import logits_in_eval
+
+    def logits_of(model, rows):
+        batch = PairCollator(tokenizer.pad_token_id)([rows[index] for index in range(min(2, len(rows)))])
+        return logits_in_eval(model, {name: part.to(model.device) for name, part in batch.items()})
+
+    return logits_of
 
 
 def make_trainer(spec, arguments, model, tokenizer, train, held_out):

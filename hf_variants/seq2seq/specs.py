@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from ..finetune.specs import AdapterSpec
 from ..training.bounds import SEEDS
 from ..training.spec_parsing import key
 from ..training.specs import DISTRIBUTED, TokenizerSpec
@@ -46,7 +47,11 @@ class Seq2SeqSpec:
         None,
         start="preset",
     )
-    model_path: str | None = key("a checkpoint to start from instead, of the family or any native encoder-decoder", None)
+    model_path: str | None = key("a checkpoint to start from instead, of the family or native (converted on the way)", None)
+    method: Literal["full", "lora", "dora", "qlora"] = key(
+        "which weights of model_path are trained; qlora: adapters on nf4 weights", "full"
+    )
+    adapter: AdapterSpec = key("adapter, for the methods that have one", factory=AdapterSpec)
     tokenizer: TokenizerSpec = key("tokenizer, trained on the training pairs unless it has a path", factory=TokenizerSpec)
     trainer: dict = key(
         "transformers TrainingArguments by their own names (max_steps, learning_rate, bf16, ...)", factory=dict
@@ -66,8 +71,8 @@ class Seq2SeqSpec:
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
     allow_changes: bool = key("continue the run in output_dir although settings changed (more steps, another rate)", False)
 
-    # what this recipe trains, in the words of `TrainingSpec`
-    objective = "seq2seq"
+    # what this recipe trains, in the words of `TrainingSpec` and `FinetuneSpec`
+    objective = task = "seq2seq"
 
     # a section of a recipe, and the keys by which a word leaves its others without effect
     superseded = {"tokenizer": ("tokenizer.path", "model_path")}

@@ -1,4 +1,4 @@
-"""The seq2seq recipe and its parts, on tiny native encoder-decoders: pairs, batches, measures, runs, refusals.
+"""The seq2seq recipe and its parts, from tiny native encoder-decoders: pairs, batches, measures, runs, refusals.
 
 With the family's own: test_seq2seq_of_the_family.py.
 """
