@@ -21,7 +21,7 @@ from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
 from hf_variants.convert.proof import ProofError, prove, run_ahead
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.sides import Side, folder_side, is_path, memory_side, read_config
+from hf_variants.convert.sides import Side, folder_side, gguf_side, is_path, memory_side, read_config
 from hf_variants.convert.stages import Stage
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
 from hf_variants.convert.vision_checkpoint import (
@@ -54,8 +54,8 @@ def convert_checkpoint(
 ):
     """Convert a native checkpoint to the family or one of the family to a native type, prove it equal, and write it.
 
-    Memory: one shard and what two layers take beside it, whatever the size of the model; a GGUF file and quantized weights are
-    unpacked whole. The proof is that of `proof.prove`.
+    Memory: one shard and what two layers take beside it, whatever the size of the model, from GGUF files too; quantized
+    safetensors are unpacked whole. The proof is that of `proof.prove`.
 
     Args:
         src: folder, Hub id, or model in memory (which is left as it is).
@@ -291,10 +291,17 @@ def _opened(src, dtype, gguf_file, dequantize, revision, tokenizer=None):
     else:
         folder = _fetched(src, revision, gguf_file)
         name = {"kind": "hub", "name": str(src), "revision": revision}
-    if gguf_file is not None or dequantize:
-        model = unpacked_model(folder, dtype, gguf_file)
-        facts = {"gguf_file": gguf_file, "dequantized": dequantize}
-        yield memory_side(model, dtype, dense_state(model)), {**name, **facts}, _beside_packed(model, folder, gguf_file)
+    if gguf_file is not None:
+        if dequantize:
+            raise ValueError("dequantize=True is for quantized safetensors; a GGUF file is unpacked in any case: leave it out")
+        side = gguf_side(folder, gguf_file, dtype)
+        yield side, {**name, "gguf_file": gguf_file}, lambda target: _beside_gguf(side, folder, gguf_file, target)
+        return
+    if dequantize:
+        model = unpacked_model(folder, dtype)
+        is_ours = model.config.model_type in OUR_TYPES
+        side = memory_side(model, dtype, dense_state(model))
+        yield side, {**name, "dequantized": True}, lambda target: _beside_folder(folder, is_ours, target)
         return
     side = folder_side(folder, dtype)
     yield side, name, lambda target: _beside_folder(folder, side.is_ours, target)
@@ -307,14 +314,9 @@ def _beside_folder(folder, is_ours, target):
     return kept, [name for name in left if not (is_ours and name.endswith(".py"))]
 
 
-def _beside_packed(model, folder, gguf_file):
-    def write(target):
-        if gguf_file is None:
-            return _beside_folder(folder, model.config.model_type in OUR_TYPES, target)
-        keep_card(folder, target, to_ours=True)
-        return _beside_memory(model, unpacked_tokenizer(folder, gguf_file), target)
-
-    return write
+def _beside_gguf(side, folder, gguf_file, target):
+    keep_card(folder, target, to_ours=True)
+    return _beside_memory(side.skeleton(), unpacked_tokenizer(folder, gguf_file), target)
 
 
 def _beside_memory(model, tokenizer, folder):

@@ -67,7 +67,7 @@ def from_native(model_or_path, *, head=None, dtype=None, gguf_file=None, attn_im
     cls = our_class(head)
     state = apply_rules(found.rules(head), _state_without_tied_head(native, config), config)
     state = state if loaded else _in_dtype(state, dtype, cls, config)
-    model = _build(cls, config, state, attn_implementation)
+    model = build_model(cls, config, state, attn_implementation)
     _copy_generation_config(native, model)
     return model
 
@@ -106,7 +106,7 @@ def to_native(model, family=None, *, attn_implementation=None):
     head = head_of_ours(type(model), found)
     state = apply_rules(found.rules(head), _state_without_tied_head(model, config), config, back=True)
     cls = native_class(native_config, head)
-    native = _build(cls, native_config, _as_narrow_as(cls, native_config, state, model.dtype), attn_implementation)
+    native = build_model(cls, native_config, _as_narrow_as(cls, native_config, state, model.dtype), attn_implementation)
     _copy_generation_config(model, native)
     return native
 
@@ -124,7 +124,7 @@ def _vision_from_native(native, dtype, attn_implementation):
     config.tie_word_embeddings = is_tied(native)
     state = vision_state_into(found, _state_without_tied_head(native, config), config)
     state = _in_dtype(state, dtype, VariantsForImageTextToText, config)
-    model = _build(VariantsForImageTextToText, config, state, attn_implementation)
+    model = build_model(VariantsForImageTextToText, config, state, attn_implementation)
     _copy_generation_config(native, model)
     return model
 
@@ -142,7 +142,7 @@ def _vision_to_native(model, family, attn_implementation):
     native_config = vision_config_to_native(config, family)
     found = vision_family(native_config.model_type)
     state = vision_state_back(found, _state_without_tied_head(model, config), config, native_config)
-    native = _build(native_class(native_config, "image_text_to_text"), native_config, state, attn_implementation)
+    native = build_model(native_class(native_config, "image_text_to_text"), native_config, state, attn_implementation)
     _copy_generation_config(model, native)
     return native
 
@@ -226,7 +226,7 @@ def _as_narrow_as(cls, config, state, dtype):
     return {n: t.to(dtype) if t.dtype == torch.float32 and dtype_of(n) == dtype else t for n, t in state.items()}
 
 
-def _build(cls, config, state, attn_implementation):
+def build_model(cls, config, state, attn_implementation):
     """A model of class `cls` in eval mode that owns copies of the tensors of `state`; ValueError where unfit."""
     import torch
     from transformers.initialization import no_init_weights

@@ -1,5 +1,7 @@
 """Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
 
+from pathlib import Path
+
 from huggingface_hub.errors import StrictDataclassError
 from transformers.utils import logging
 
@@ -21,10 +23,11 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
     """
     from transformers import AutoConfig, PreTrainedConfig
 
+    if gguf_file is not None:
+        return _load_gguf(path, gguf_file, dtype, head, load_kwargs)
     where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}
-    source = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
-        config = AutoConfig.from_pretrained(path, **source, **where)
+        config = AutoConfig.from_pretrained(path, **where)
     except OSError as error:
         raise ValueError(
             f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository"
@@ -33,7 +36,7 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         raise ValueError(f"the config of {str(path)!r} cannot be read: {error}") from error
     except ValueError:
         # a type that transformers does not know either: its own text names no type that is near
-        find_family(PreTrainedConfig.get_config_dict(path, **source, **where)[0].get("model_type"))
+        find_family(PreTrainedConfig.get_config_dict(path, **where)[0].get("model_type"))
         raise
     if is_vision_type(config.model_type):
         found, head = vision_family(config.model_type), _only_head(head)
@@ -42,7 +45,7 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         head = head_of_config(config, found, head)
     _refuse_toggles(config, load_kwargs)
     # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
-    keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **source, **load_kwargs}
+    keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **load_kwargs}
     try:
         model, info = auto_class(head).from_pretrained(path, output_loading_info=True, **keywords)
     except KeyError as error:
@@ -51,10 +54,29 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
         refuse_damaged(path, error)
         raise
     _refuse_incomplete(path, model, info, found)
-    if gguf_file is not None:
-        # The weights are dense by now; a config that still calls them quantized would be refused by every saver.
-        del model.config.quantization_config
     return model
+
+
+def _load_gguf(path, name, dtype, head, load_kwargs):
+    """The native model in a GGUF file, each tensor unpacked by itself."""
+    import torch
+    from transformers.utils import cached_file
+
+    from hf_variants.convert.model_conversion import build_model
+    from hf_variants.convert.sides import gguf_side
+
+    others = sorted(load_kwargs.keys() - set(_WHERE))
+    if others:
+        raise ValueError(f"{others} cannot be given with gguf_file, whose weights are unpacked on the CPU; leave them out")
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) and dtype != "auto" else dtype
+    folder = Path(path)
+    if not folder.is_dir():
+        try:
+            folder = Path(cached_file(str(path), name, **load_kwargs)).parent
+        except OSError as error:
+            raise ValueError(f"{str(path)!r} is no folder, and no repository with {name} could be fetched: {error}") from error
+    side = gguf_side(folder, name, None if dtype == "auto" else dtype, head)
+    return build_model(side.cls, side.config, dict(side.weights), None)
 
 
 def _only_head(head):

@@ -101,24 +101,47 @@ def folder_side(folder, dtype=None, config=None, model=None):
     tensors = FolderTensors(folder)
     side = Side(class_of(config), config, _main_dtype(dtype, config, tensors), folder=folder, shard=tensors.largest_file())
     side.model = model
-    model = _built(side, folder)
+    _built(side, folder)
+    return _hold(side, tensors, folder, may_round=dtype is not None)
+
+
+def gguf_side(folder, name, dtype=None, head=None):
+    """The `Side` in a GGUF file, whose tensors are unpacked one by one; in fp32 where `dtype` asks for no other.
+
+    Args:
+        head: as in `from_native`.
+
+    Raises:
+        ValueError: as of `folder_side`, and for what transformers would drop in silence (`gguf_files.py`).
+    """
+    from hf_variants.convert.gguf_files import GgufFile, GgufTensors
+
+    file = GgufFile(folder, name)
+    config = file.config
+    find_family(config.model_type)
+    side = Side(class_of(config, head), config, dtype or torch.float32, shard=file.size())
+    return _hold(side, GgufTensors(file, _built(side, file.path), side.dtype), file.path, may_round=True)
+
+
+def _hold(side, tensors, where, may_round):
+    """`side` with the weights that its class makes of tensors by the names of files."""
+    model, config = side.skeleton(), side.config
     steps, homeless = load_steps(tensors.meta, model)
     left = harmless_names(homeless, depth_of(config))
     if not side.is_ours:
         found = find_family(config.model_type)
         left |= {name for name in homeless if found.is_of_a_head(name)}
     side.left = tuple(sorted(left))
-    _refuse_left_over(folder, side, set(homeless) - set(side.left))
-    _refuse_codes(folder, steps, tensors, model)
+    _refuse_left_over(where, side, set(homeless) - set(side.left))
+    _refuse_codes(where, steps, tensors, model)
     stage = Stage([*steps, *_computed_tables(steps, model, config)], tensors)
     if config.is_encoder_decoder:
-        stage = _without_aliases(stage, side, model, folder)
+        stage = _without_aliases(stage, side, model, where)
     else:
-        stage = _without_tied_head(stage, model, folder)
-    if dtype is None:
-        _refuse_rounding(folder, stage, loaded_dtypes(model, side.dtype), side.dtype)
-    side.hold(stage)
-    return side
+        stage = _without_tied_head(stage, model, where)
+    if not may_round:
+        _refuse_rounding(where, stage, loaded_dtypes(model, side.dtype), side.dtype)
+    return side.hold(stage)
 
 
 def memory_side(model, dtype=None, state=None):

@@ -1,4 +1,4 @@
-"""Weights that are stored packed, unpacked on request: GGUF files, and quantized safetensors.
+"""Weights that are stored packed, unpacked on request: quantized safetensors; and the tokenizer of GGUF files.
 
 Notable here: the whole model is loaded by transformers and unpacked in memory; what comes out is an ordinary model, and is
 converted and proven as one. Unpacking gives what the codes say, not the weights that were quantized.
@@ -6,26 +6,18 @@ converted and proven as one. Unpacking gives what the codes say, not the weights
 
 import copy
 import re
-from pathlib import Path
 
 import torch
 
 _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 
 
-def unpacked_model(folder, dtype=None, gguf_file=None):
+def unpacked_model(folder, dtype=None):
     """The causal language model in `folder` with dense weights, native or of the family.
 
     Raises:
         ValueError: for a format that cannot be unpacked here, with what transformers said.
     """
-    from hf_variants.convert.native_checkpoint import load_native
-
-    if gguf_file is not None:
-        if not (Path(folder) / gguf_file).is_file():
-            found = sorted(path.name for path in Path(folder).glob("*.gguf"))
-            raise ValueError(f"gguf_file={gguf_file!r} is not in {folder}; GGUF files there: {found}")
-        return load_native(folder, dtype=dtype, gguf_file=gguf_file)
     return _dense(_loaded(folder, dtype), folder)
 
 
