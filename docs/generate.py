@@ -107,6 +107,8 @@ def families_page():
     lines += ["", "## Left out", "", "What no toggle means in them; `from_native` says the same.", ""]
     lines += ["| type | what it has |", "|---|---|"]
     lines += [f"| `{name}` | {reason} |" for name, reason in facts["left_out"].items()]
+    unwritten = ", ".join(f"`{name}`" for name in facts["unwritten"])
+    lines += ["", f"For these types no family file has been written; nothing says that none could be: {unwritten}."]
     return HEADER + "\n".join(lines) + "\n"
 
 

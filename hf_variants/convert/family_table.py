@@ -81,13 +81,16 @@ def family_facts(model_type):
 
 
 def all_families():
-    """{"families": [`family_facts`, ...], "left_out": {model type: reason}}, for the command line and the docs."""
-    from hf_variants.convert.left_out import LEFT_OUT
+    """{"families": [`family_facts`, ...], "left_out": {model type: reason}, "unwritten": [model type]}, for the command line
+    and the docs.
+    """
+    from hf_variants.convert.left_out import LEFT_OUT, UNWRITTEN
     from hf_variants.convert.quiet import quiet
     from hf_variants.convert.registry import family_names
 
     with quiet():
-        return {"families": [family_facts(name) for name in family_names()], "left_out": dict(LEFT_OUT)}
+        found = [family_facts(name) for name in family_names()]
+    return {"families": found, "left_out": dict(LEFT_OUT), "unwritten": list(UNWRITTEN)}
 
 
 def _toggles(config):

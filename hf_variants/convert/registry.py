@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from hf_variants.convert.left_out import LEFT_OUT
+from hf_variants.convert.left_out import LEFT_OUT, UNWRITTEN
 from hf_variants.convert.vision_families import VISION_FAMILIES, VISION_LEFT_OUT
 from hf_variants.convert.weight_rules import matches
 
@@ -100,6 +100,10 @@ def find_family(model_type):
         raise ValueError(
             f"model_type={model_type!r} is a vision-language model: hf_variants.convert.from_native(path) brings it in, "
             "save_pretrained writes it"
+        )
+    if model_type in UNWRITTEN:
+        raise ValueError(
+            f"model_type={model_type!r} cannot be converted: no family file has been written for it{_nearest(model_type)}"
         )
     if model_type not in family_names():
         raise ValueError(
