@@ -106,11 +106,17 @@ class GgufFile:
 
     def read(self, stored):
         """The numbers of a tensor of `tensors`, unpacked: fp32 numpy array of its own."""
-        from gguf import dequantize
+        from gguf import GGMLQuantizationType, dequantize
 
         raw = np.fromfile(self.path, dtype=stored.dtype, count=math.prod(stored.packed), offset=stored.start)
-        # the library unpacks 16 rows at a time, whose blocks know nothing of each other: a few wide rows are much faster
-        return dequantize(raw.reshape(_wide_rows(stored), -1), stored.kind).reshape(stored.shape)
+        if stored.kind == GGMLQuantizationType.F32:
+            return raw.reshape(stored.shape)
+        # the library keeps what it unpacks twice, 16 rows at a time; blocks know nothing of each other, so rows may be wider
+        raw = raw.reshape(_wide_rows(stored), -1)
+        numbers = np.empty((len(raw), math.prod(stored.shape) // len(raw)), dtype=np.float32)
+        for start in range(0, len(raw), _TOGETHER):
+            numbers[start : start + _TOGETHER] = dequantize(raw[start : start + _TOGETHER], stored.kind)
+        return numbers.reshape(stored.shape)
 
     def _rope(self, told, config):
         """Keys of `rope_parameters` that the file says and transformers does not read."""
@@ -212,6 +218,8 @@ class GgufTensors(LazyTensors):
 
 # Numbers in a row that is unpacked at once.
 _WIDE = 1 << 16
+# Such rows at once, which is how the library goes through them.
+_TOGETHER = 16
 _NUMBER = re.compile(r"\d+")
 _ALONE = {"rope.scaling.original_context_length", "rope.scaling.finetuned"}
 _READ_BY_PROCESSORS = ("num_attention_heads", "num_key_value_heads", "n_head", "hidden_size", "num_local_experts")
