@@ -69,8 +69,8 @@ def studies(folder):
     long = {"sequence_length": 16, "eval_fraction": 0.2}
     model = {"max_position_embeddings": 16, "hidden_size": 16, "intermediate_size": 16}
     extrapolation = ablations.mapping(folder / "extrapolation", seeds=[0], base={**trainer, "data": long, "model": model})
-    study = tiny_scaling.mapping(folder / "study", token_counts=[64, 128], bootstrap=2)
-    study["base"]["trainer"]["per_device_train_batch_size"] = 1
+    study = tiny_scaling.mapping(folder / "study", sizes={"small": {"model.intermediate_size": 24}})
+    study["base"]["trainer"]["per_device_train_batch_size"] = 2
     return {
         "scaling_study": ("scaling_study", study),
         "ablate": ("ablate", ablation),
