@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quantization`: AWQ of the real SmolLM2-135M beside rounding and bf16, on text not calibrated on.
+"""`python -m benchmarks.quantization`: the real SmolLM2-135M by AWQ, rounding, int8 and bf16, on text not calibrated on.
 
 Text: paragraphs of running prose (longer than 200 characters, white space collapsed) of Debian's `developers-reference`, and
 as a second text `debian-reference-en`; 40 and 16 windows of 512 tokens. Calibration: 8 windows of 512 tokens of the same kind
@@ -32,7 +32,7 @@ TEXTS = {
 }
 CALIBRATION = {"topics": 4, "debian-faq": 3, "gpl": 1}
 FAQ, GPL = "usr/share/doc/debian/FAQ/debian-faq.en.txt.gz", "/usr/share/common-licenses/GPL-3"
-ROWS = {"rtn-g64": ("rtn", 64), "awq-g64": ("awq", 64), "rtn-g32": ("rtn", 32), "awq-g32": ("awq", 32)}
+ROWS = {"rtn-g64": ("rtn", 64), "awq-g64": ("awq", 64), "rtn-g32": ("rtn", 32), "awq-g32": ("awq", 32), "int8": ("int8", -1)}
 
 
 def package_file(work, package, path):
@@ -180,9 +180,10 @@ def table(work):
         shown.add_row(row, *(f"{value:.2f}" for value in found.values()), over, *numbers)
     console = Console(width=120)
     console.print(shown)
-    speed = measured(work, "decode", "awq-g64")
-    console.print(f"{speed['machine']}\nAWQ g64 beside dense bf16, speed in turn: decode {speed['decode']['ratio']:.2f} x, ")
-    console.print(f"prefill of {LENGTH} tokens {speed['prefill']['ratio']:.2f} x")
+    for row in ("awq-g64", "int8"):
+        speed = measured(work, "decode", row)
+        console.print(f"{speed['machine']}\n{row} beside dense bf16, speed in turn: decode {speed['decode']['ratio']:.2f} x, ")
+        console.print(f"prefill of {LENGTH} tokens {speed['prefill']['ratio']:.2f} x")
 
 
 def main():

@@ -72,10 +72,10 @@ def warn_of_experts(peft_config, model):
 
 
 def name_packed(peft_config, model):
-    """Spell out what all Linears are where 4-bit ones, which peft does not know as Linears, are among them, in place.
+    """Spell out what all Linears are where packed ones, which peft does not know as Linears, are among them, in place.
 
     Raises:
-        ValueError: for a method other than LoRA, which cannot adapt 4-bit matrices.
+        ValueError: for a method other than LoRA, which cannot adapt packed matrices.
     """
     from .quantize.adapters import all_linear_names, has_packed
 
@@ -84,7 +84,7 @@ def name_packed(peft_config, model):
         return
     if str(getattr(peft_config.peft_type, "value", peft_config.peft_type)) != "LORA":
         raise ValueError(
-            f"{peft_config.peft_type} cannot adapt weights that are packed in 4 bits; use LoRA, or dequantise the model first "
+            f"{peft_config.peft_type} cannot adapt packed weights; use LoRA, or dequantise the model first "
             "(hf_variants.quantize.dequantize)"
         )
     if isinstance(wanted, str) and wanted.lower() == ALL_LINEAR:

@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from .modeling import modeling_variants as models
 from .modeling.awq_loading import register_awq
+from .modeling.int8_loading import register_int8
 from .modeling.modeling_image_encoder import VariantsImageEncoder
 from .modeling.modeling_variants_seq2seq import VariantsForSeq2SeqLM, VariantsSeq2SeqModel
 from .modeling.modeling_variants_vision import VariantsForImageTextToText, VariantsVisionConfig, VariantsVisionModel
@@ -55,6 +56,7 @@ def register():
     # the pipeline warns of a model class that this table does not name
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES["variants_vision"] = "VariantsForImageTextToText"
     register_awq()
+    register_int8()
     if write_card not in AFTER_SAVE:
         AFTER_SAVE.append(write_card)
 

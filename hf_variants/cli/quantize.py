@@ -4,7 +4,7 @@ from ..jobs.specs import QuantizeSpec
 from .console import announce, show_numbers
 from .recipe_command import add_recipe_command
 
-_SUMMARY = """Quantize a checkpoint to 4 bits (AWQ or rounding).
+_SUMMARY = """Quantize a checkpoint to 4 bits (AWQ or rounding) or to 8 (int8).
 
 SRC DST --method awq --group-size 64 --calibration FILE, or a recipe and KEY=VALUE words; the keys are the same."""
 _PLACES = ("model_path", "output_dir")

@@ -56,21 +56,27 @@ def _loaded(folder, dtype):
     given = getattr(config, "quantization_config", None)
     if given is None:
         raise ValueError(f"{folder} holds no quantized weights; leave dequantize out")
+    family = str(config.model_type).split("_")[0] == "variants"
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", **_asking_for_dense(given))
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", **_asking_for_dense(given, family))
     except (ImportError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
         raise ValueError(f"the weights of {folder} cannot be unpacked here: {error}") from error
 
 
-def _asking_for_dense(given):
+def _asking_for_dense(given, family):
     """The argument that has transformers unpack while it loads, for the formats that offer it."""
     from inspect import signature
 
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
+    from hf_variants.modeling.int8_loading import read_here
+
+    if isinstance(given, dict) and read_here(given, family):
+        return {}
     method = given.get("quant_method") if isinstance(given, dict) else given.quant_method
     method = getattr(method, "value", method)
     cls = AUTO_QUANTIZATION_CONFIG_MAPPING.get(method)
+    cls = getattr(cls, "stands_for", cls)
     if cls is None or "dequantize" not in signature(cls.__init__).parameters:
         return {}
     return {"quantization_config": cls(dequantize=True)}
@@ -78,7 +84,11 @@ def _asking_for_dense(given):
 
 @torch.no_grad()
 def _dense(model, folder):
-    packed = {name: module for name, module in model.named_modules() if hasattr(module, "qweight")}
+    packed = {
+        name: module
+        for name, module in model.named_modules()
+        if hasattr(module, "qweight") or hasattr(module, "weight_packed")
+    }
     for name, module in packed.items():
         if not hasattr(module, "dequantize"):
             raise ValueError(f"{name} of {folder} is a {type(module).__name__}, which cannot be unpacked")

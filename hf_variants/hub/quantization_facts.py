@@ -26,6 +26,9 @@ def quantization_of(config):
     given = given if isinstance(given, dict) else given.to_dict()
     method = str(getattr(given.get("quant_method"), "value", given.get("quant_method")))
     bits = given.get("bits") or (4 if given.get("load_in_4bit") else 8 if given.get("load_in_8bit") else None)
+    groups = list((given.get("config_groups") or {}).values())
+    if bits is None and len(groups) == 1:
+        bits = groups[0]["weights"]["num_bits"]
     return f"{method}, {bits} bits" if bits else method
 
 

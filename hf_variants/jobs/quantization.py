@@ -1,4 +1,4 @@
-"""`hf-variants quantize`: a 4-bit checkpoint by AWQ or rounding, calibrated on the training documents, or pairs of texts.
+"""`hf-variants quantize`: a checkpoint in 4 bits by AWQ or rounding, or in 8, calibrated on documents or pairs of texts.
 
 Notable here: what is wrong whatever the model is, is said before a text or a weight is read; calibration and evaluation never
 share a document.
@@ -72,8 +72,10 @@ def check_quantization(spec):
     refuse_several_processes("quantize")
     check_arguments(spec.method, spec.bits, spec.group_size, spec.to, True, (), spec.max_bytes)
     check_producer(spec.producer)
-    if spec.method == "rtn" and (spec.calibration or not (spec.clip and spec.compensate)):
-        raise ValueError("calibration, clip and compensate mean nothing to method='rtn'; leave them out or use method='awq'")
+    if spec.method != "awq" and (spec.calibration or not (spec.clip and spec.compensate)):
+        raise ValueError(
+            f"calibration, clip and compensate mean nothing to method={spec.method!r}; leave them out or use method='awq'"
+        )
     _check_texts(spec)
     _check_output(spec)
 
@@ -165,7 +167,10 @@ def _documents(spec):
 
 
 def _stage_settings(spec, calibration, held_out, pairs=None):
+    from ..quantize.formats import width_of
+
     settings = {name: getattr(spec, name) for name in _DECIDING}
+    settings["bits"], settings["group_size"] = width_of(spec.method, spec.bits, spec.group_size)
     if pairs is not None:
         own = {key: value for key, value in asdict(spec.pairs).items() if key not in ("source", "eval_source")}
         inputs = {"pairs": own, "texts": pairs.fingerprint}

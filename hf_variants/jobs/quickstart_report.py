@@ -23,7 +23,7 @@ def write_quickstart_report(path, specs, results):
         _overview(results),
         _training(specs["pretrain"], results),
         _context(specs["extend"], results["extend"]),
-        _formats(specs["awq"], results),
+        _formats(results),
         _samples(specs["generate"], results),
         _reload(),
     ]
@@ -78,11 +78,11 @@ def _context(spec, extended):
     return Section("Context extension", list(extension_blocks(spec, extended).values()), lead)
 
 
-def _formats(spec, results):
-    records = results["comparison"]
+def _formats(results):
+    records, group_size = results["comparison"], results["quantize"]["awq"]["group_size"]
     how = (
         f"the extended model, reloaded with from_pretrained; {records[0]['tokens']:,} held-out tokens, greedy "
-        f"decoding of one row, group size {spec.group_size}; bytes are those of the safetensors files, embeddings included"
+        f"decoding of one row, group size {group_size}; bytes are those of the safetensors files, embeddings included"
     )
     perplexities = {record["name"]: record["perplexity"] for record in records}
     blocks = [

@@ -65,14 +65,18 @@ class GenerateSpec:
 
 @dataclass
 class QuantizeSpec:
-    """4-bit weights: AWQ (activation-aware) or plain rounding, in a format that from_pretrained reads."""
+    """4- or 8-bit weights: AWQ (activation-aware), plain rounding or int8, in formats that from_pretrained reads."""
 
     model_path: str = key("checkpoint to quantize: of the family, or native; the first word of the short form")
     output_dir: str = key("directory of the quantized checkpoint; the second word of the short form")
-    method: Literal["awq", "rtn"] = key("awq: Lin et al. 2023, arXiv:2306.00978; rtn: round to nearest", "awq")
-    bits: int = key("bits per weight", 4)
-    group_size: int = key("weights that share a scale, must divide the input widths; -1: one scale per output", 64)
-    symmetric: bool = key("zero in the middle of the codes, in the same format", False)
+    method: Literal["awq", "rtn", "int8"] = key(
+        "awq: Lin et al. 2023, arXiv:2306.00978; rtn: round to nearest; int8: round to nearest in 8 bits, symmetric", "awq"
+    )
+    bits: int | None = key("bits per weight; null: the method's, 4 (int8: 8)", None)
+    group_size: int | None = key(
+        "weights that share a scale, must divide the input widths; -1: one scale per output; null: 64 (int8: -1)", None
+    )
+    symmetric: bool = key("awq, rtn: zero in the middle of the codes, in the same format", False)
     clip: bool = key("awq: search the ends of every group", True)
     compensate: bool = key("awq: let later weights make up for the rounding of earlier ones (GPTQ, arXiv:2210.17323)", True)
     leave_unquantized: list[str] = key("Linears to keep dense: full names or patterns (model.layers.0.*)", factory=list)
@@ -82,7 +86,7 @@ class QuantizeSpec:
     to: Literal["variants", "native"] = key(
         "native: in the class and names of the native family, for serving engines", "variants"
     )
-    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused with the reason", "own")
+    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused, with the way around", "own")
     calibration: str | None = key("text, folder or dataset to calibrate on, instead of data's training part", None)
     data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
     pairs: PairsSpec = key("encoder-decoders, instead of calibration and data: pairs of texts", factory=PairsSpec)

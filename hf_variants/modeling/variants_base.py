@@ -16,6 +16,7 @@ from .cross_attention import CROSS_ATTENTIONS
 from .expert_loading import experts_split, forget_irreversible
 from .experts import VariantsTopKRouter
 from .grouped_attention import VariantsAttention
+from .int8_loading import loading_the_family, register_int8
 from .latent_attention import VariantsLatentAttention
 from .parallel_plans import splits_attention
 from .room import copy_room
@@ -163,14 +164,16 @@ class VariantsPreTrainedModel(PreTrainedModel):
         refuse_tensor_parallel(cls, pretrained_model_name_or_path, kwargs)
         # here and not by the package alone: this file travels
         register_awq()
+        register_int8()
         try:
-            model, info = super().from_pretrained(
-                pretrained_model_name_or_path,
-                *args,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **kwargs,
-            )
+            with loading_the_family():
+                model, info = super().from_pretrained(
+                    pretrained_model_name_or_path,
+                    *args,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                    **kwargs,
+                )
         except Exception as error:
             refuse_damaged(pretrained_model_name_or_path, error)
             refuse_unknown_override(cls, error)

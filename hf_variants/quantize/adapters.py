@@ -1,4 +1,4 @@
-"""LoRA on `AwqLinear`: trains on the packed weights, and merges by putting a dense matrix in their place.
+"""LoRA on `PackedLinear`: trains on the packed weights, and merges by putting a dense matrix in their place.
 
 Notable here: nothing here imports peft, which calls in when it is imported itself; four bits cannot hold a sum, so merging
 dequantises (peft's own way, adding to `weight`, would be lost on a matrix that is made anew at each access), and unmerging
@@ -11,7 +11,8 @@ import warnings
 import torch
 from torch import nn
 
-from ..modeling.awq_linear import AwqLinear
+from ..modeling.packed_linear import PackedLinear
+from .formats import PACKED_TENSORS
 from .stacks import has_experts
 
 # Starts of LoRA that leave the frozen weights alone (`init_lora_weights`); the others write into them.
@@ -19,7 +20,7 @@ _HARMLESS_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def patch_lora(model_module):
-    """Have peft's LoRA take `AwqLinear`s: `model_module` is `peft.tuners.lora.model`. Safe to repeat."""
+    """Have peft's LoRA take `PackedLinear`s: `model_module` is `peft.tuners.lora.model`. Safe to repeat."""
     original = model_module.dispatch_awq
     if getattr(original, "takes_torch_awq", False):
         return
@@ -27,7 +28,7 @@ def patch_lora(model_module):
 
     def dispatch_awq(target, adapter_name, config, **kwargs):
         base = target.get_base_layer() if hasattr(target, "get_base_layer") else target
-        if isinstance(base, AwqLinear) and kwargs.get("parameter_name") is None:
+        if isinstance(base, PackedLinear) and kwargs.get("parameter_name") is None:
             return layer_class(target, adapter_name, config=config, **kwargs)
         return original(target, adapter_name, config=config, **kwargs)
 
@@ -40,7 +41,7 @@ def _layer_class(model_module):
     from peft.tuners.lora.layer import Linear
 
     class AwqLoraLinear(Linear):
-        """LoRA over an `AwqLinear`."""
+        """LoRA over an `PackedLinear`."""
 
         def __init__(self, base_layer, adapter_name, config, **kwargs):
             _check_start(config)
@@ -51,7 +52,7 @@ def _layer_class(model_module):
             self._packed = None
 
         def merge(self, safe_merge=False, adapter_names=None):
-            if isinstance(self.base_layer, AwqLinear):
+            if isinstance(self.base_layer, PackedLinear):
                 # a list: the packed layer must be no submodule beside the dense one
                 self._packed = [self.base_layer]
                 self.base_layer = dense_linear(self.base_layer)
@@ -69,12 +70,12 @@ def _check_start(config):
     """Raise ValueError for what an adapter on packed weights cannot do."""
     if config.init_lora_weights not in _HARMLESS_STARTS:
         raise ValueError(
-            f"init_lora_weights={config.init_lora_weights!r} changes the frozen weights, which are packed in 4 bits; choose "
+            f"init_lora_weights={config.init_lora_weights!r} changes the frozen weights, which are packed; choose "
             f"from {list(_HARMLESS_STARTS)}, or dequantise the model first (hf_variants.quantize.dequantize)"
         )
     if config.use_dora:
         raise ValueError(
-            "use_dora=True needs the norms of the frozen weights at each step, which are packed in 4 bits; use plain LoRA, or "
+            "use_dora=True needs the norms of the frozen weights at each step, which are packed; use plain LoRA, or "
             "dequantise the model first (hf_variants.quantize.dequantize)"
         )
 
@@ -82,35 +83,36 @@ def _check_start(config):
 def all_linear_names(model):
     """Names that `all-linear` means in a model with packed Linears: all Linears but the output head, packed or not."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    kinds = (AwqLinear, nn.Linear)
+    kinds = (PackedLinear, nn.Linear)
     gates = (".mlp.gate", ".mlp.shared_expert_gate")
     return {n for n, m in model.named_modules() if isinstance(m, kinds) and m is not head and not n.endswith(gates)}
 
 
 def has_packed(model):
-    return any(isinstance(module, AwqLinear) for module in model.modules())
+    return any(isinstance(module, PackedLinear) for module in model.modules())
 
 
 def tell_config(model):
     """Have the config of a model say what is packed now: an adapter that was merged made dense what it was over."""
     settings = getattr(model.config, "quantization_config", None)
     method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
-    if str(getattr(method, "value", method)) != "awq":
+    kept = {"awq": "modules_to_not_convert", "compressed-tensors": "ignore"}.get(str(getattr(method, "value", method)))
+    if kept is None:
         return
     dense = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if has_packed(model) or has_experts(model.config):
         # experts stay apart in memory, which a config without quantization would not build
         if isinstance(settings, dict):
-            settings["modules_to_not_convert"] = dense
+            settings[kept] = dense
         else:
-            settings.modules_to_not_convert = dense
+            setattr(settings, kept, dense)
         return
     del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
 
 
 def dense_linear(packed, dtype=None):
-    """The `nn.Linear` of the same function as an `AwqLinear`, in `dtype` (None: what the model around it computes in)."""
+    """The `nn.Linear` of the same function as an `PackedLinear`, in `dtype` (None: what the model around it computes in)."""
     dtype = dtype or packed.weight.dtype
     linear = nn.Linear(packed.in_features, packed.out_features, bias=packed.bias is not None, device="meta")
     linear.weight = nn.Parameter(packed.dequantize(dtype).contiguous(), requires_grad=False)
@@ -121,10 +123,10 @@ def dense_linear(packed, dtype=None):
 
 @torch.no_grad()
 def dequantize(model, dtype=None):
-    """A dense model of the family with the function of `model`, whose 4-bit Linears (and merged adapters) become plain ones.
+    """A dense model of the family with the function of `model`, whose packed Linears (and merged adapters) become plain ones.
 
     Args:
-        model: a VariantsFor... model with `AwqLinear`s, or one of which an adapter was merged; left as it is.
+        model: a VariantsFor... model with `PackedLinear`s, or one of which an adapter was merged; left as it is.
         dtype: of the result; None takes that of the model's dense parameters.
 
     Returns:
@@ -136,9 +138,9 @@ def dequantize(model, dtype=None):
     dtype = dtype or model.dtype
     state = {}
     for name, module in model.named_modules():
-        if isinstance(module, AwqLinear):
+        if isinstance(module, PackedLinear):
             state[f"{name}.weight"] = module.dequantize(dtype)
-    state.update({name: t for name, t in model.state_dict().items() if not name.endswith((".qweight", ".qzeros", ".scales"))})
+    state.update({name: t for name, t in model.state_dict().items() if name.rpartition(".")[2] not in PACKED_TENSORS})
     result = type(model)(config).to(dtype).eval()
     result.load_state_dict(_fused(state, result.state_dict()), strict=True)
     result.generation_config = copy.deepcopy(getattr(model, "generation_config", None))

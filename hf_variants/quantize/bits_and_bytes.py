@@ -132,10 +132,10 @@ def quantized_counts(model):
 def _packed_kinds():
     from transformers.utils import is_bitsandbytes_available
 
-    from ..modeling.awq_linear import AwqLinear
+    from ..modeling.packed_linear import PackedLinear
 
     if not is_bitsandbytes_available():
-        return (AwqLinear,)
+        return (PackedLinear,)
     import bitsandbytes
 
-    return (AwqLinear, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
+    return (PackedLinear, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)

@@ -1,4 +1,4 @@
-"""Checkpoint in, 4-bit checkpoint out: what `hf-variants quantize` calls."""
+"""Checkpoint in, quantized checkpoint out: what `hf-variants quantize` calls."""
 
 import math
 import shutil
@@ -7,15 +7,16 @@ from pathlib import Path
 import torch
 
 from .batches import fingerprint_tensors, sees_images
-from .checks import check_options, check_predicts_next, refuse_quantized_config
+from .checks import check_predicts_next, refuse_quantized_config
+from .formats import METHOD_WIDTHS, width_of
 from .memory import give_back
 from .sensitivity import dense_within, size_of
 from .stacks import check_stacks, main_config, stacks_of
 from .store import LayerStore, fingerprint_of_weights
-from .whole_model import quantize_awq, quantize_rtn
+from .whole_model import quantize_awq, quantize_int8, quantize_rtn
 from .writer import check_target, save_quantized, weight_bytes
 
-METHODS = ("awq", "rtn")
+METHODS = tuple(METHOD_WIDTHS)
 TARGETS = ("variants", "native")
 
 
@@ -24,8 +25,8 @@ def quantize_checkpoint(
     dst,
     *,
     method="awq",
-    bits=4,
-    group_size=64,
+    bits=None,
+    group_size=None,
     symmetric=False,
     calibration=None,
     eval_ids=None,
@@ -45,8 +46,9 @@ def quantize_checkpoint(
     Args:
         src: folder or hub id of a variants checkpoint, or of a native one that `hf_variants.convert` knows.
         dst: folder to write, with `quantization_report.json` beside the weights.
-        method: `awq` (needs `calibration`) or `rtn`.
-        bits, group_size, symmetric, leave_unquantized, dtype, progress: as in `quantize_awq`.
+        method: `awq` (needs `calibration`), `rtn`, or `int8` (weights alone in 8 bits, always symmetric).
+        bits, group_size: None takes those of the method: 4 and 64, for `int8` 8 and -1 (one scale per output).
+        symmetric, leave_unquantized, dtype, progress: as in `quantize_awq`.
         calibration: token ids or batches, as in `quantize_awq`.
         eval_ids: token ids [rows, tokens], or batches; when given, the perplexity of the full model, of rounding to nearest
             and of the result are measured in float32 and reported.
@@ -64,6 +66,7 @@ def quantize_checkpoint(
         ValueError: for bad settings, shapes, tokens or weights, before or during the work; `dst` does not exist then.
     """
     check_arguments(method, bits, group_size, to, calibration, awq_options, max_bytes)
+    bits, group_size = width_of(method, bits, group_size)
     check_target(dst, overwrite)
     model = load_full_precision(src)
     check_predicts_next(main_config(model.config), eval_ids)
@@ -72,8 +75,10 @@ def quantize_checkpoint(
         from .native_export import check_native
 
         check_native(model)
-    options = {"bits": bits, "group_size": group_size, "symmetric": symmetric, "leave_unquantized": list(leave_unquantized)}
-    check_disk(model, dst)
+    options = {"bits": bits, "group_size": group_size, "leave_unquantized": list(leave_unquantized)}
+    if method != "int8":
+        options["symmetric"] = symmetric
+    check_disk(model, dst, bits)
     run = _Runner(model, dst, method, calibration, eval_ids, {**options, "dtype": dtype}, awq_options, progress)
     facts = {"source": str(src)}
     if Path(src).is_dir():
@@ -95,7 +100,7 @@ def quantize_checkpoint(
 
 
 class _Runner:
-    """Calls `quantize_awq` or `quantize_rtn` on one model with a store beside the target."""
+    """Calls `quantize_awq`, `quantize_rtn` or `quantize_int8` on one model with a store beside the target."""
 
     def __init__(self, model, dst, method, calibration, eval_ids, options, awq_options, progress):
         self.model, self.dst, self.method, self.options = model, dst, method, options
@@ -114,33 +119,33 @@ class _Runner:
         common = {**options, "eval_ids": self.eval_ids, "store": store, "release": release, "progress": self.progress}
         if self.method == "awq":
             return quantize_awq(self.model, self.calibration, **common, **self.awq_options)
-        return quantize_rtn(self.model, **common)
+        return (quantize_int8 if self.method == "int8" else quantize_rtn)(self.model, **common)
 
 
 def check_arguments(method, bits, group_size, to="variants", calibration=None, awq_options=(), max_bytes=None):
     """Everything that is wrong whatever the model is; raises ValueError."""
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; choose from {list(METHODS)}")
     if to not in TARGETS:
         raise ValueError(f"to={to!r} is unknown; choose from {list(TARGETS)}")
-    check_options(bits, group_size)
+    width_of(method, bits, group_size)
     if method == "awq" and calibration is None:
         raise ValueError("method='awq' needs calibration=token ids; give some, or use method='rtn'")
-    if method == "rtn" and awq_options:
-        raise ValueError(f"{sorted(awq_options)} mean nothing to method='rtn'; leave them out or use method='awq'")
-    if method == "rtn" and max_bytes is not None:
-        raise ValueError("max_bytes needs errors measured on calibration tokens, which method='rtn' has not; use method='awq'")
+    if method != "awq" and awq_options:
+        raise ValueError(f"{sorted(awq_options)} mean nothing to method={method!r}; leave them out or use method='awq'")
+    if method != "awq" and max_bytes is not None:
+        raise ValueError(
+            f"max_bytes needs errors measured on calibration tokens, which method={method!r} has not; use method='awq'"
+        )
 
 
-def check_disk(model, dst):
+def check_disk(model, dst, bits=4):
     """Raise ValueError when the disk of `dst` cannot hold what will be written: the layers kept on the way and the result."""
     directory = Path(dst).resolve().parent
     while not directory.exists():
         directory = directory.parent
     inside = sum(p.numel() for stack in stacks_of(model) for p in stack.layers(model).parameters())
     total = sum(p.numel() for p in model.parameters())
-    # about 5 bits per weight in the layers, twice (on the way and in the result), 16 elsewhere
-    needed = int(2 * inside * 0.65 + 2 * (total - inside))
+    # one bit per weight for scales in the layers, twice (on the way and in the result), 16 elsewhere
+    needed = int(2 * inside * (bits + 1.2) / 8 + 2 * (total - inside))
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise ValueError(

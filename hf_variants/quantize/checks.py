@@ -5,19 +5,7 @@ from difflib import get_close_matches
 
 import torch
 
-from ..modeling.awq_packing import PACK
-
-GROUP_SIZES = (32, 64, 128, 256, -1)
-
-
-def check_options(bits, group_size):
-    """Raise ValueError for widths that the AWQ `gemm` format cannot hold."""
-    if bits != 4:
-        raise ValueError(f"bits={bits} cannot be written: the AWQ gemm format stores 4-bit codes; choose from [4]")
-    if group_size not in GROUP_SIZES:
-        raise ValueError(
-            f"group_size={group_size} is not supported; choose from {list(GROUP_SIZES)} (-1: one group per output channel)"
-        )
+from .formats import GROUP_SIZES
 
 
 def resolve_names(patterns, names):
@@ -40,19 +28,27 @@ def resolve_names(patterns, names):
     return frozenset(found)
 
 
-def check_shapes(linears, group_size):
-    """Raise ValueError naming every Linear ({full name: module}) whose shape the format cannot hold, with what would work."""
-    odd_in = [n for n, m in linears.items() if group_size != -1 and m.in_features % group_size]
-    odd_out = [n for n, m in linears.items() if m.out_features % PACK]
-    if not odd_in and not odd_out:
+def check_shapes(linears, group_size, form):
+    """Raise ValueError naming every Linear ({full name: module}) whose shape a `Format` cannot hold, with what would work."""
+    lines = []
+    for name, module in linears.items():
+        if group_size != -1 and module.in_features % group_size:
+            lines.append(f"{name}: in_features={module.in_features} is not a multiple of group_size={group_size}")
+        elif module.in_features % form.in_multiple:
+            lines.append(f"{name}: in_features={module.in_features} is not a multiple of {form.in_multiple}")
+    by_group = bool(lines)
+    odd = [n for n, m in linears.items() if m.out_features % form.out_multiple]
+    lines += [f"{n}: out_features={linears[n].out_features} is not a multiple of {form.out_multiple}" for n in odd]
+    if not lines:
         return
-    lines = [f"{n}: in_features={linears[n].in_features} is not a multiple of group_size={group_size}" for n in odd_in]
-    lines += [f"{n}: out_features={linears[n].out_features} is not a multiple of {PACK}" for n in odd_out]
     shown = lines[:12] + ([f"... and {len(lines) - 12} more"] if len(lines) > 12 else [])
-    works = [g for g in GROUP_SIZES if g == -1 or all(m.in_features % g == 0 for m in linears.values())]
-    advice = f"group sizes that divide every in_features: {works}" if odd_in else "no group size helps"
+    fitting = all(m.in_features % form.in_multiple == 0 for m in linears.values())
+    works = [
+        g for g in GROUP_SIZES if g == -1 and fitting or g != -1 and all(m.in_features % g == 0 for m in linears.values())
+    ]
+    advice = f"group sizes that divide every in_features: {works}" if by_group and works else "no group size helps"
     raise ValueError(
-        "these modules cannot be stored in the AWQ gemm format; "
+        f"these modules cannot be stored in the {form.name} format; "
         f"{advice}; or name them in leave_unquantized to keep them as they are: " + "; ".join(shown)
     )
 

@@ -10,6 +10,7 @@ import torch
 
 from .compensation import compensated_codes
 from .folding import apply_smoothing
+from .formats import FORMATS
 from .rounding import quantize_groups
 from .search import candidate_scales, relative_magnitude, search_clip, search_scales
 from .statistics import InputStatistics, squared_error
@@ -29,6 +30,11 @@ class Settings:
     clip: bool = True
     compensate: bool = True
     min_expert_tokens: int = 32
+
+    @property
+    def format(self):
+        """The `Format` that these codes are written in."""
+        return FORMATS[self.bits]
 
     def group_of(self, weight):
         """Inputs per scale of a matrix [out, in]."""
@@ -181,9 +187,16 @@ def _code(result, parts, name, settings, statistics):
     if aware and settings.compensate:
         codes = compensated_codes(weight, gram, group, low, high, symmetric=settings.symmetric)
     else:
-        codes = quantize_groups(weight, group, low, high, symmetric=settings.symmetric)
+        codes = quantize_groups(
+            *(weight, group, low, high),
+            top=settings.format.top,
+            symmetric=settings.symmetric,
+            scale_dtype=settings.format.scale_dtype,
+        )
     if not torch.isfinite(codes.scales).all():
-        raise ValueError(f"{name}: its largest weights need a scale beyond float16; name it in leave_unquantized")
+        raise ValueError(
+            f"{name}: its largest weights need a scale beyond {settings.format.scale_dtype}; name it in leave_unquantized"
+        )
     result.codes[name] = codes
     dense = codes.dequantize()
     difference = dense - weight

@@ -1,4 +1,4 @@
-"""A quantised model of the family as an AWQ checkpoint of its native class, under the names that serving engines know.
+"""A quantised model of the family as a checkpoint of its native class, under the names that serving engines know.
 
 Notable here: codes, zero points and scales go through the family's own weight rules, as matrices of the weight's shape, and
 what comes out must mean exactly what the rules make of the dense weight; a family that stores a matrix otherwise is refused,
@@ -10,10 +10,9 @@ import copy
 import torch
 from torch import nn
 
-from ..modeling.awq_linear import AwqLinear
-from ..modeling.awq_packing import PACK
 from ..modeling.group_codes import GroupCodes
 from .batches import sees_images
+from .formats import FORMATS
 from .stacks import has_experts
 from .writer import save_quantized
 
@@ -61,19 +60,19 @@ def native_result(result):
     tied = tied_names(dense, config)
     state = {name: tensor for name, tensor in dense.state_dict().items() if name not in tied}
     views = [apply_rules(rules, _view(state, codes, part), config, back=True) for part in _PARTS]
-    wanted = native.state_dict()
+    wanted, form = native.state_dict(), FORMATS[result.report.bits]
     names = []
     for name, module in list(native.named_modules()):
         weight = f"{name}.weight"
         if weight not in views[0] or not bool((views[2][weight] > 0).any()):
             continue
-        packed = _regroup(name, *(view[weight] for view in views), result.report.group_size)
+        packed = _regroup(name, *(view[weight] for view in views), result.report.group_size, form)
         if not isinstance(module, nn.Linear) or not torch.equal(packed.dequantize(), wanted[weight].float()):
             raise ValueError(
-                f"to='native': {native.config.model_type} stores {weight} so that its 4-bit codes cannot be kept; write the "
+                f"to='native': {native.config.model_type} stores {weight} so that its codes cannot be kept; write the "
                 "checkpoint with to='variants', or leave that matrix dense by leave_unquantized"
             )
-        native.set_submodule(name, AwqLinear.from_codes(packed, module.bias))
+        native.set_submodule(name, form.linear.from_codes(packed, module.bias))
         names.append(name)
     if sum(native.get_submodule(name).in_features * native.get_submodule(name).out_features for name in names) != sum(
         c.codes.numel() for c in codes.values()
@@ -82,7 +81,7 @@ def native_result(result):
             f"to='native': some matrices would become dense in {type(native).__name__}; write it with to='variants'"
         )
     dense_names = [name for name, module in native.named_modules() if isinstance(module, nn.Linear)]
-    settings = {**result.quantization_config, "modules_to_not_convert": dense_names}
+    settings = form.settings(result.report.group_size, dense_names)
     dtype = max(set(result.dtypes.values()), key=list(result.dtypes.values()).count)
     report = copy.copy(result.report)
     report.unquantized_modules = dense_names
@@ -115,10 +114,12 @@ def _view(state, codes, part):
     return view
 
 
-def _regroup(name, codes, zeros, scales, group_size):
+def _regroup(name, codes, zeros, scales, group_size, form):
     """`GroupCodes` of a native matrix from three matrices of its shape."""
     group = codes.shape[-1] if group_size == -1 else group_size
-    if codes.shape[-1] % group or codes.shape[0] % PACK:
+    if codes.shape[-1] % group or codes.shape[0] % form.out_multiple:
         raise ValueError(f"to='native': {name} of shape {tuple(codes.shape)} cannot be packed in groups of {group}")
     zeros, scales = (part[:, ::group].contiguous() for part in (zeros, scales))
-    return GroupCodes(codes.round().to(torch.uint8), zeros.round().to(torch.uint8), scales.half(), group)
+    return GroupCodes(
+        codes.round().to(torch.uint8), zeros.round().to(torch.uint8), scales.to(form.scale_dtype), group, form.top
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ..modeling.awq_linear import AwqLinear
+from ..modeling.packed_linear import PackedLinear
 from .calibration import pack_calibration
 from .checkpoint import load_full_precision
 from .layerwise import build_layer, open_stream, shell_of
@@ -97,15 +97,15 @@ def packed_kinds():
     from transformers.utils import is_bitsandbytes_available
 
     if not is_bitsandbytes_available():
-        return (AwqLinear,)
+        return (PackedLinear,)
     import bitsandbytes
 
-    return (AwqLinear, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
+    return (PackedLinear, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
 
 
 def dense_weight(module):
     """The matrix [out, in] that a quantized Linear stands for, in float32."""
-    if isinstance(module, AwqLinear):
+    if isinstance(module, PackedLinear):
         return module.dequantize(torch.float32)
     from transformers.integrations.bitsandbytes import dequantize_bnb_weight
 

@@ -44,8 +44,8 @@ class QuantizedModel:
     """A quantised model in memory.
 
     Attributes:
-        model: its quantised Linears are `AwqLinear`s, experts apart; all else is float32 that its storage dtype holds exactly,
-            so that its logits are those of the written checkpoint.
+        model: its quantised Linears are packed (`PackedLinear`), experts apart; all else is float32 that its storage dtype
+            holds exactly, so that its logits are those of the written checkpoint.
         names: full names of the quantised Linears.
         report: `QuantizationReport`.
         dtypes: full parameter name -> dtype in which it is stored.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from ..modeling.awq_linear import AwqLinear
+from .formats import FORMATS
 from .layer_quantization import LayerResult
 
 
@@ -55,8 +55,9 @@ class LayerStore:
         result = LayerResult(**account)
         for full, group in groups.items():
             part = full.removeprefix(f"{name}.")
-            packed = {key: state.pop(f"{part}.{key}") for key in ("qweight", "qzeros", "scales")}
-            result.codes[full] = AwqLinear.codes_of(**packed, group=group)
+            form = next(form for form in FORMATS.values() if f"{part}.{form.tensors[0]}" in state)
+            packed = {key: state.pop(f"{part}.{key}") for key in form.tensors}
+            result.codes[full] = form.linear.codes_of(**packed, group=group)
             state[f"{part}.weight"] = result.codes[full].dequantize()
         layer.load_state_dict(state, strict=True)
         self.resumed += 1

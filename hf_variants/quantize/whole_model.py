@@ -12,18 +12,17 @@ import math
 import torch
 from torch import nn
 
-from ..modeling.awq_linear import AwqLinear
 from ..modeling.blocks import TOPOLOGIES
 from .batches import IGNORED, calibration_batches, evaluation_batches, probe_batch, targets_of
 from .calibration import DEFAULT_LENGTH
 from .checks import (
     check_finite_weights,
     check_not_quantized,
-    check_options,
     check_predicts_next,
     check_shapes,
     resolve_names,
 )
+from .formats import width_of
 from .layer_quantization import Settings, aware_layer, nearest_layer
 from .layerwise import build_layer, in_float32, open_stream, outputs_of, shell_of
 from .memory import give_back
@@ -113,16 +112,26 @@ def quantize_rtn(
     return run.finish(eval_ids, store, release, progress)
 
 
+def quantize_int8(
+    model, *, bits=8, group_size=-1, leave_unquantized=(), dtype=None, eval_ids=None, store=None, release=False, progress=None
+):
+    """Quantise every weight to the nearest of 256 symmetric codes, with one scale per output or per group of inputs.
+
+    The codes hold weights alone: activations stay as they are. Arguments, result and errors as of `quantize_awq`.
+    """
+    run = _Run(model, "int8", Settings(bits, group_size, symmetric=True), leave_unquantized, dtype, eval_ids)
+    return run.finish(eval_ids, store, release, progress)
+
+
 class _Run:
     """One model being quantised: the shell that gathers the packed layers, the streams, the report."""
 
     def __init__(self, model, method, settings, leave_unquantized, dtype, eval_ids=None):
-        check_options(settings.bits, settings.group_size)
+        width_of(method, settings.bits, settings.group_size)
         check_not_quantized(model)
         check_predicts_next(main_config(model.config), eval_ids)
         self.model, self.method, self.settings = model, method, settings
-        config = {"quant_method": "awq", "bits": settings.bits, "group_size": settings.group_size, "zero_point": True}
-        self.config = {**config, "version": "gemm", "modules_to_not_convert": []}
+        self.config = settings.format.settings(settings.group_size, ())
         self.shell = shell_of(model, self.config)
         self.stacks = stacks_of(self.shell)
         skeletons = self._skeletons()
@@ -130,15 +139,16 @@ class _Run:
         self.kept = resolve_names(leave_unquantized, linears)
         self.linears = [name for name in linears if name not in self.kept]
         shapes = {f"{name}.{part}": m for name, layer in skeletons.items() for part, m in layer.named_modules()}
-        check_shapes({name: shapes[name] for name in self.linears}, settings.group_size)
+        check_shapes({name: shapes[name] for name in self.linears}, settings.group_size, settings.format)
         check_finite_weights(model)
-        self.config["modules_to_not_convert"] = self._dense(shapes)
+        dense = self._dense(shapes)
+        self.config.update(settings.format.settings(settings.group_size, dense))
         self.report = QuantizationReport(
             method,
             settings.bits,
             settings.group_size,
             symmetric=settings.symmetric,
-            unquantized_modules=self.config["modules_to_not_convert"],
+            unquantized_modules=dense,
         )
         self.dtypes = self._storage_dtypes(skeletons, dtype)
         for name, parameter in self.shell.named_parameters():
@@ -154,7 +164,7 @@ class _Run:
         if eval_ids is not None:
             self.open("full", evaluation_batches(self.model, eval_ids))
             # equal beginnings: only the layers will differ
-            self.streams["rtn"], self.streams["quantized"] = (self.streams["full"].copy() for _ in range(2))
+            self.streams |= {name: self.streams["full"].copy() for name in ("quantized", *self._beside())}
         places = [(stack, name, plan) for stack in self.stacks for name, plan in stack.names()]
         for number, (stack, name, plan) in enumerate(places):
             if plan.index == 0 and number > 0:
@@ -178,7 +188,7 @@ class _Run:
         output = None
         if found is not None:
             result = found
-        elif self.method == "rtn":
+        elif self.method != "awq":
             result = nearest_layer(name, layer, linears, self.settings)
         else:
             sites = layer_sites(stack.config, plan, name, layer, keep=self.kept)
@@ -200,11 +210,17 @@ class _Run:
     def _walk_beside(self, index, name, layer):
         """The streams of the full and of the rounded model pass their own layer."""
         self.streams["full"].advance(layer, index)
+        if not self._beside():
+            return
         rounded = copy.deepcopy(layer)
         linears = [linear for linear in self.linears if linear.startswith(f"{name}.")]
         nearest_layer(name, rounded, linears, self.settings)
         self._round_to_storage(name, rounded)
         self.streams["rtn"].advance(rounded, index)
+
+    def _beside(self):
+        """Streams whose perplexity is told beside that of the result: a method that rounds has none but its own."""
+        return ("rtn",) if self.method == "awq" else ()
 
     def _round_to_storage(self, name, layer):
         """Round what stays dense in a layer to its storage dtype, still held in float32."""
@@ -223,10 +239,10 @@ class _Run:
         report.quantized_parameters += sum(codes.codes.numel() for codes in result.codes.values())
 
     def _pack(self, result, layer, name):
-        """Replace the coded Linears of a layer by `AwqLinear`s."""
+        """Replace the coded Linears of a layer by packed ones."""
         for full, codes in result.codes.items():
             part = full.removeprefix(f"{name}.")
-            layer.set_submodule(part, AwqLinear.from_codes(codes, layer.get_submodule(part).bias))
+            layer.set_submodule(part, self.settings.format.linear.from_codes(codes, layer.get_submodule(part).bias))
 
     def _result(self, eval_ids):
         report = self.report
@@ -250,7 +266,7 @@ class _Run:
         return QuantizedModel(self.shell, self.linears, report, self.dtypes, self.config, probe.batches[0], expected)
 
     def _perplexities(self):
-        names = {"full": "full", "rtn": "rtn", self.method: "quantized"}
+        names = {"full": "full", **{name: name for name in self._beside()}, self.method: "quantized"}
         with in_float32(self.shell):
             found = {name: _perplexity(self.shell, self.streams[stream]) for name, stream in names.items()}
         return {**found, "how": f"float32, {_counted(self.shell.config, self.streams['full'].batches)}"}

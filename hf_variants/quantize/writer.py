@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ..modeling.awq_loading import register_awq
+from ..modeling.int8_loading import register_int8
 from .memory import give_back
 
 REPORT_NAME = "quantization_report.json"
@@ -79,6 +80,7 @@ def check_target(directory, overwrite):
 def verify_checkpoint(directory, model_class, batch, expected):
     """Reload in float32; raise RuntimeError for missing or unexpected keys or other outputs. Returns max |difference|."""
     register_awq()
+    register_int8()
     model, info = model_class.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
     wrong = {key: sorted(map(str, names)) for key, names in info.items() if names}
     if wrong:

@@ -110,7 +110,10 @@ def test_shipped_recipes_chain():
         (["generate", "model_path=x"], "prompts is empty"),
         (["generate", "model_path=x", "prompt=a", "generation.max_new_token=3"], "(did you mean 'max_new_tokens'?)"),
         (["generate", "model_path=absent/folder", "prompt=a"], "model_path='absent/folder' holds no model"),
-        (["quantize", "model_path=x", "output_dir=y", "method=gptq"], "method='gptq' is unknown; choose from ['awq', 'rtn']"),
+        (
+            ["quantize", "model_path=x", "output_dir=y", "method=gptq"],
+            "'gptq' is unknown; choose from ['awq', 'rtn', 'int8']",
+        ),
         (["quickstart", "pretrain.trainer.max_steps=1", "pretrain.dat.source=x"], "pretrain: unknown key 'dat'"),
         (["describe", "llama-3-9b"], "(did you mean 'llama-3-8b'?)"),
         (["describe", "llama-3-8b", "hidden_sise=3"], "(did you mean 'hidden_size'?)"),

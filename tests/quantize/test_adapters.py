@@ -109,7 +109,7 @@ def test_gradients_equal_those_of_the_dense_model(tmp_path):
     [
         (LoraConfig(target_modules="all-linear", init_lora_weights="pissa"), "init_lora_weights='pissa' changes the frozen"),
         (LoraConfig(target_modules=["q_proj"], use_dora=True), "use_dora=True needs the norms"),
-        (LoHaConfig(target_modules=["q_proj"]), "cannot adapt weights that are packed in 4 bits"),
+        (LoHaConfig(target_modules=["q_proj"]), "cannot adapt packed weights"),
     ],
 )
 def test_what_cannot_adapt_packed_weights_is_refused(config, message, tmp_path):

@@ -63,9 +63,14 @@ def test_a_native_folder_is_brought_into_the_family(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "gptq"}, r"method='gptq' is unknown; choose from \['awq', 'rtn'\]"),
+        ({"method": "gptq"}, r"method='gptq' is unknown; choose from \['awq', 'rtn', 'int8'\]"),
         ({"method": "awq"}, "needs calibration"),
         ({"method": "rtn", "clip": False}, r"\['clip'\] mean nothing to method='rtn'"),
+        ({"method": "int8", "clip": False}, r"\['clip'\] mean nothing to method='int8'"),
+        ({"method": "int8", "max_bytes": 1000}, "measured on calibration tokens, which method='int8' has not"),
+        ({"method": "rtn", "bits": 8}, r"stores 4-bit codes; choose from \[4\]; bits=8 is what method='int8' writes"),
+        ({"method": "int8", "bits": 4}, r"stores 8-bit codes; choose from \[8\]; bits=4 is what method='awq' writes"),
+        ({"method": "int8", "group_size": 48}, "group_size=48 is not supported"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, message, tmp_path):
