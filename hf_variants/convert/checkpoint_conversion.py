@@ -67,7 +67,7 @@ def convert_checkpoint(
         gguf_file: name of a GGUF file in `src`.
         dequantize: whether quantized weights are unpacked; otherwise they are refused.
         revision: branch, tag or commit, for a Hub id.
-        max_shard_size: bytes, or text such as "2GB"; None takes the size of the source's largest file, at most 5 GB.
+        max_shard_size: bytes, or text such as "2GB"; None takes the size of the source's largest file, at most 5 GB; 5 GB from GGUF.
         tokenizer: written along, for a model in memory.
         progress: called as progress(what, done, total).
 
@@ -106,8 +106,11 @@ def convert_checkpoint(
             files = Stage(save_steps(files.meta, target.skeleton()), files)
         check_space(dst, total_bytes(files))
         with new_folder(dst) as partial:
-            shard = _bytes_of(max_shard_size) or min(_SHARD, source.shard or _SHARD)
-            with beside(lambda check: write_shards(files.again(), partial, shard, _writing(tell, check))) as writing:
+            # a packed file says nothing of how large those of its numbers should be
+            usual = _SHARD if gguf_file is not None else min(_SHARD, source.shard or _SHARD)
+            written = _bytes_of(max_shard_size) or usual
+            shard = source.shard if gguf_file is not None else written
+            with beside(lambda check: write_shards(files.again(), partial, written, _writing(tell, check))) as writing:
                 kept, left = extras(partial)
                 _write_config(target, partial)
                 _write_code_and_card(target, partial, name)

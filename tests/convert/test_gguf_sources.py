@@ -40,6 +40,8 @@ def test_weights_are_those_that_transformers_loads(architecture, dtype, tmp_path
 def test_a_converted_file_verifies(tmp_path):
     write_gguf(tmp_path / "source", "llama")
     report = convert_checkpoint(tmp_path / "source", tmp_path / "ours", gguf_file=FILE)
+    # larger than the packed file, and yet one
+    assert (tmp_path / "ours" / "model.safetensors").stat().st_size > (tmp_path / "source" / FILE).stat().st_size
     assert verify_checkpoint(tmp_path / "ours")["proof"]["weights"] == report["proof"]["weights"]
 
 
