@@ -67,7 +67,8 @@ def convert_checkpoint(
         gguf_file: name of a GGUF file in `src`.
         dequantize: whether quantized weights are unpacked; otherwise they are refused.
         revision: branch, tag or commit, for a Hub id.
-        max_shard_size: bytes, or text such as "2GB"; None takes the size of the source's largest file, at most 5 GB; 5 GB from GGUF.
+        max_shard_size: bytes, or text such as "2GB"; None takes the size of the source's largest file, at most 5 GB,
+            and 5 GB for a GGUF file.
         tokenizer: written along, for a model in memory.
         progress: called as progress(what, done, total).
 
