@@ -48,13 +48,24 @@ class Format:
 
 FORMATS = {
     4: Format(
-        *("AWQ gemm", 4, awq_linear.AwqLinear, ("qweight", "qzeros", "scales"), _awq_settings),
-        *(1, awq_packing.PACK, torch.float16),
+        name="AWQ gemm",
+        bits=4,
+        linear=awq_linear.AwqLinear,
+        tensors=("qweight", "qzeros", "scales"),
+        settings=_awq_settings,
+        in_multiple=1,
+        out_multiple=awq_packing.PACK,
+        scale_dtype=torch.float16,
     ),
     8: Format(
-        *("compressed-tensors pack-quantized", 8, int8_linear.Int8Linear),
-        *(("weight_packed", "weight_scale", "weight_shape"), int8_settings),
-        *(int8_linear.PACK, 1, torch.bfloat16),
+        name="compressed-tensors pack-quantized",
+        bits=8,
+        linear=int8_linear.Int8Linear,
+        tensors=("weight_packed", "weight_scale", "weight_shape"),
+        settings=int8_settings,
+        in_multiple=int8_linear.PACK,
+        out_multiple=1,
+        scale_dtype=torch.bfloat16,
     ),
 }
 PACKED_TENSORS = tuple(name for form in FORMATS.values() for name in form.tensors)
