@@ -55,13 +55,15 @@ def no_cross_attention():
     )
 
 
-def no_layerdrop(key="layerdrop"):
-    """Refuses to leave whole layers out in training."""
-    return Refuse(
-        key,
-        lambda native: getattr(native, key) not in (None, 0),
-        "in training it leaves whole layers out, which ours does not; set it to 0",
-    )
+class NoLayerdrop(Refuse):
+    """Refuses to leave whole layers out in training; written so that a family that does by default does not."""
+
+    def __init__(self, key="layerdrop"):
+        reason = "in training it leaves whole layers out, which ours does not; set it to 0"
+        super().__init__(key, lambda native: getattr(native, key) not in (None, 0), reason)
+
+    def write(self, config):
+        return {self.key: 0.0}
 
 
 # ---- GPT-J's rotation ----

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hf_variants.convert.classic_maps import no_layerdrop
+from hf_variants.convert.classic_maps import NoLayerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
 from hf_variants.convert.weight_rules import keep, rearrange, rename
 
@@ -168,7 +168,7 @@ def bart_joined(*more, logits_bias=True):
     """What BART's kin say of the whole: the constants on the logits, and the dropping of whole layers that ours lacks."""
     return joined(
         Always(final_logits_bias=logits_bias),
-        *map(no_layerdrop, ("encoder_layerdrop", "decoder_layerdrop")),
+        *map(NoLayerdrop, ("encoder_layerdrop", "decoder_layerdrop")),
         *more,
     )
 

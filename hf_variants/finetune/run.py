@@ -41,9 +41,9 @@ def finetune(spec, announce=print_once):
     """
     check_keys(spec)
     arguments = arguments_of(spec)
+    check_launch(spec, arguments)
     config = check_base(spec)
     check_split(spec, config)
-    check_launch(spec, arguments)
     quantization(spec)
     if spec.task == "continued":
         from .continued import continued

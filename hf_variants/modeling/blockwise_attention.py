@@ -77,12 +77,9 @@ def _grouped(states, kv_heads):
 def _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span):
     """Scores [B, heads, rows, keys of `span`] in fp32 of one block, and tanh(scores / cap) where there is a cap."""
     batch, heads = query.shape[:2]
-    queries, exact = _grouped(query[:, :, rows], key.shape[1]), query.dtype is torch.float32
-    # queries are fewer numbers than scores; in half precision a factor would round them
-    scores = (queries * rules.scaling if exact else queries) @ key[:, :, span].transpose(2, 3)
-    scores = scores.view(batch, heads, -1, span.stop - span.start).float()
-    if not exact:
-        scores.mul_(rules.scaling)
+    scores = _grouped(query[:, :, rows], key.shape[1]) @ key[:, :, span].transpose(2, 3)
+    # scaled as the reference does, not the fewer numbers of the queries: the rounding is that of native classes
+    scores = scores.view(batch, heads, -1, span.stop - span.start).float().mul_(rules.scaling)
     tanh = None
     if rules.softcap is not None:
         tanh = scores.div_(rules.softcap).tanh_()

@@ -49,8 +49,8 @@ def seq2seq(spec, announce=print_once):
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
     """
     arguments = training_arguments(spec)
-    check_spec(spec)
     check_launch(spec, arguments)
+    check_spec(spec)
     pairs = read_examples(spec.data, "seq2seq")
     repeated = len({record[spec.data.source_key] for record in pairs.train} & {r[spec.data.source_key] for r in pairs.eval})
     if repeated:

@@ -164,6 +164,7 @@ TRAINING, STUDIES = (
     ("pretrain", "extend", "finetune", "seq2seq", "vision_language"),
     ("ablate", "extrapolate", "scaling_study"),
 )
+SHARDED = tuple(job for job in TRAINING if job != "vision_language")
 # a name that the keys of a free section do not have, as (job, section, what the section holds, words of the error)
 SECTIONS = [
     *((job, "trainer", {"max_stps": 1}, "trainer.max_stps'.*did you mean 'max_steps'") for job in TRAINING),
@@ -172,7 +173,7 @@ SECTIONS = [
     *((job, "muon", {"ns_steps": 1}, "muon=.* has no effect with optimizer=.adamw.") for job in ("pretrain", "seq2seq")),
     ("pretrain", "samples.generation", {"max_new_token": 1}, "samples.generation.max_new_token'.*did you mean"),
     ("pretrain", "metrics", {"perplexty": {}}, "metrics.perplexty'.*did you mean 'perplexity'"),
-    ("pretrain", "distributed", {"fsdp_sise": 2}, "distributed.fsdp_sise'.*did you mean 'fsdp_size'"),
+    *((job, "distributed", {"fsdp_sise": 2}, "distributed.fsdp_sise'.*did you mean 'fsdp_size'") for job in SHARDED),
     ("extend", "options", {"beta_fst": 1}, "'beta_fst' has no effect with method='yarn' .did you mean 'beta_fast'"),
     ("finetune", "toggles", {"qk_nrm": "head"}, "toggles.qk_nrm'.*did you mean 'qk_norm'"),
     ("vision_language", "text", {"hidden_sise": 1}, "no key 'hidden_sise' .did you mean 'hidden_size'"),
