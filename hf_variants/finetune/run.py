@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..training.processes import in_turn, is_writer, print_once
 from ..training.run_settings import run_settings
-from ..training.sharding import check_launch, load_sharded, remove_start
+from ..training.sharding import check_distributed, check_launch, load_sharded, remove_start
 from ..training.stages import run_stage, write_json
 from .adapters import adapter_config, keep_differentiable, make_reachable, quantization, trainable_share
 from .base import base_fingerprint, check_base, prepare_base
@@ -20,7 +20,7 @@ from .card import write_cards
 from .classification import class_names
 from .examples import Examples, is_chat, read_examples
 from .merging import CLASSES_FILE, label_keys, merge_adapter
-from .specs import check_keys, check_split
+from .specs import check_keys
 from .tokenizers import check_vocabulary, keep_short, open_tokenizer, token_counts
 from .trainers import arguments_of, check_batches, make_trainer
 
@@ -41,9 +41,9 @@ def finetune(spec, announce=print_once):
     """
     check_keys(spec)
     arguments = arguments_of(spec)
-    check_launch(spec, arguments)
     config = check_base(spec)
-    check_split(spec, config)
+    check_distributed(spec, config)
+    check_launch(spec, arguments)
     quantization(spec)
     if spec.task == "continued":
         from .continued import continued

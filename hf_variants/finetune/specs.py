@@ -97,15 +97,11 @@ _TASKS_OF = {
 }
 
 
-def check_split(spec, config):
-    """Refuse a `distributed` section where the run could not be that of one process. Raises ValueError.
-
-    Args:
-        config: that of the base.
-    """
+def _check_split(spec):
+    """Refuse a `distributed` section where the run could not be that of one process, whatever the base is."""
     from ..training.sharding import check_distributed, ranks_per_row
 
-    check_distributed(spec, config)
+    check_distributed(spec)
     if not spec.distributed:
         return
     section = f"distributed={spec.distributed!r}"
@@ -137,3 +133,4 @@ def check_keys(spec):
             raise ValueError(f"unknown key 'toggles.{name}'{meant}; it takes the keys of VariantsConfig")
     refuse_idle_keys(spec, "task", _TASKS_OF)
     refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})
+    _check_split(spec)

@@ -49,8 +49,8 @@ def seq2seq(spec, announce=print_once):
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
     """
     arguments = training_arguments(spec)
-    check_launch(spec, arguments)
     check_spec(spec)
+    check_launch(spec, arguments)
     pairs = read_examples(spec.data, "seq2seq")
     repeated = len({record[spec.data.source_key] for record in pairs.train} & {r[spec.data.source_key] for r in pairs.eval})
     if repeated:
@@ -78,6 +78,7 @@ def check_spec(spec):
     check_optimizer(spec)
     refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})
     quantization(spec)
+    check_distributed(spec)
     if (spec.model is None) == (spec.model_path is None):
         given = f"model={spec.model!r}, model_path={spec.model_path!r}"
         raise ValueError(f"give either model (new weights) or model_path (a checkpoint to start from); got {given}")
