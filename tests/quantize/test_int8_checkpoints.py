@@ -122,6 +122,7 @@ def test_a_native_folder_out_and_in(tmp_path):
     assert apart(logits_of(model, ids), expected) < 0.02
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_and_ends_equal(tmp_path):
     fitting().save_pretrained(tmp_path / "full")
 

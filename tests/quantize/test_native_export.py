@@ -43,7 +43,9 @@ NATIVE = {
 }
 
 
-@pytest.mark.parametrize("family", NATIVE)
+@pytest.mark.parametrize(
+    "family", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in NATIVE if name != "llama")]
+)
 def test_the_native_checkpoint_has_the_logits_of_the_family_one(family, tmp_path):
     NATIVE[family]().eval().save_pretrained(tmp_path / "full")
     options = {"group_size": 32, "calibration": calibration(8), "dtype": torch.float32}
@@ -87,6 +89,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", PAIRS)
 def test_a_native_encoder_decoder_comes_in_and_goes_out(family, tmp_path):
     torch.manual_seed(0)

@@ -141,7 +141,12 @@ def written(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("encoder_decoder", "projection")
+
+
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name not in QUICK)]
+)
 def test_a_checkpoint_is_written_loads_whole_and_saves_again(name, written, tmp_path):
     model, folder, report = written(name)
     auto = AutoModelForSeq2SeqLM if model.config.is_encoder_decoder else AutoModelForImageTextToText
@@ -245,6 +250,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_in_the_decoder_and_ends_alike(written, tmp_path):
     model, folder, whole = written("encoder_decoder")
     model.save_pretrained(tmp_path / "full")
