@@ -113,17 +113,21 @@ def _span(rules, rows, kv_len):
     return slice(start, min(rows.stop + rules.offset, kv_len))
 
 
-def _softmax(scores, hides_rows, wants_normaliser):
-    """Weights, and the log of the sum of exponents [..., 1] or None; a row without a visible key gets zeros and -inf."""
-    weights = scores.softmax(dim=-1)
-    if not hides_rows and not wants_normaliser:
-        return weights, None
-    top = scores.amax(dim=-1, keepdim=True)
-    hidden = top == -math.inf
-    if hides_rows:
-        weights = weights.masked_fill(hidden, 0.0)
-    # the largest weight is exp(top - normaliser): cheaper than another sum of exponents
-    return weights, (top - weights.amax(dim=-1, keepdim=True).log()).masked_fill(hidden, -math.inf)
+def _softmax(scores, sinks, hides_rows, wants_normaliser):
+    """Weights without the sinks' share, and the log of the sum of exponents [..., 1] or None; a row without a visible key and
+    without a sink gets zeros and -inf.
+    """
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)), dim=-1)
+    weights, lse = scores.softmax(dim=-1), None
+    if hides_rows or wants_normaliser:
+        top = scores.amax(dim=-1, keepdim=True)
+        hidden = top == -math.inf
+        if hides_rows:
+            weights = weights.masked_fill(hidden, 0.0)
+        # the largest weight is exp(top - normaliser): cheaper than another sum of exponents
+        lse = (top - weights.amax(dim=-1, keepdim=True).log()).masked_fill(hidden, -math.inf)
+    return (weights if sinks is None else weights[..., :-1]), lse
 
 
 def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, rules, keeps=True):
@@ -133,15 +137,9 @@ def _forward_blocks(query, key, value, mask, sinks, slopes, q_index, k_index, ru
     for rows in _blocks(query, key):
         span = _span(rules, rows, key.shape[2])
         scores, _ = _block_scores(query, key, mask, slopes, q_index, k_index, rules, rows, span)
-        weights, lse = _softmax(scores, mask is not None, keeps or sinks is not None)
+        weights, lse = _softmax(scores, sinks, mask is not None, keeps)
         block = _grouped(weights.to(value.dtype), value.shape[1]) @ value[:, :, span]
-        block = block.view(batch, heads, -1, value.shape[-1])
-        if sinks is not None:
-            # softmax with one more logit s is the softmax without it times sigmoid(normaliser - s)
-            logits = sinks.float().view(1, -1, 1, 1)
-            block = (block.float() * torch.sigmoid(lse - logits)).to(block.dtype)
-            lse = torch.logaddexp(lse, logits)
-        out.append(block)
+        out.append(block.view(batch, heads, -1, value.shape[-1]))
         normaliser.append(lse)
     return torch.cat(out, dim=2), torch.cat(normaliser, dim=2) if keeps else None
 

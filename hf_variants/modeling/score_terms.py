@@ -30,10 +30,9 @@ class AlibiBias(NamedTuple):
 
     def add_to(self, scores, rows):
         """Scores [B, heads, len(rows), K] plus the bias of the queries `rows`; they may be written over."""
-        if self.factor is not None or scores.dtype != self.slopes.dtype or torch.is_grad_enabled():
-            return scores + self.block(rows)
-        distance = (self.queries[:, rows].unsqueeze(2) - self.keys.unsqueeze(1)).abs()
-        return scores.addcmul_(self.slopes.view(-1, 1, 1), distance.unsqueeze(1).to(scores.dtype), value=-1)
+        bias = self.block(rows)
+        in_place = scores.dtype == bias.dtype and not torch.is_grad_enabled()
+        return scores.add_(bias) if in_place else scores + bias
 
     def scaled(self, scaling):
         """The bias for scores of the scale `scaling`, which the plain form does not look at."""

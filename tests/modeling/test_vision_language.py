@@ -48,7 +48,8 @@ def test_backends_agree(text, bridge):
         if bridge == "prefix":
             inputs["token_type_ids"] = (torch.arange(inputs["input_ids"].shape[1]) > 20).long().expand(4, -1)
         found[backend] = logits(model, **inputs)[inputs["attention_mask"].bool()]
-    assert far(found["eager"], found["sdpa"]) <= TOLERANCE
+    # rounding is relative: two kernels of plain attention are 9e-6 apart already where logits reach 4
+    assert far(found["eager"], found["sdpa"]) <= TOLERANCE * found["eager"].abs().max()
 
 
 def test_an_image_is_its_features_between_two_delimiters():

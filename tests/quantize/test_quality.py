@@ -82,6 +82,7 @@ def test_rounding_is_the_distance_of_the_weights(tmp_path):
     assert [row["layer"] for row in facts["layers"]] == [0, 1] and facts["tokens"] == 0
 
 
+@pytest.mark.slow
 def test_awq_beats_rounding_where_it_counts(tmp_path):
     ids = calibration()
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()

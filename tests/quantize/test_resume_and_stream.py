@@ -36,7 +36,7 @@ def tensors(folder):
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["gqa", "moe_shared_gate"])
+@pytest.mark.parametrize("name", ["gqa", pytest.param("moe_shared_gate", marks=pytest.mark.slow)])
 def test_an_interrupted_run_continues_and_ends_alike(name, tmp_path):
     model = fitting(name, **(FITTING_EXPERTS if name != "gqa" else {}), num_hidden_layers=3)
     model.save_pretrained(tmp_path / "full")
@@ -63,6 +63,7 @@ def test_an_interrupted_run_continues_and_ends_alike(name, tmp_path):
     assert leftovers(tmp_path / "q") == []
 
 
+@pytest.mark.slow
 def test_a_torn_layer_is_made_again(tmp_path):
     fitting().save_pretrained(tmp_path / "full")
     quantize(tmp_path, "whole")
@@ -75,6 +76,7 @@ def test_a_torn_layer_is_made_again(tmp_path):
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.slow
 def test_layers_of_other_settings_are_removed_not_read(tmp_path):
     fitting().save_pretrained(tmp_path / "full")
     with pytest.raises(Stop):
