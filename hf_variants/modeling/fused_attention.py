@@ -25,7 +25,7 @@ def sdpa_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     if not terms.plain:
         if dropout > 0.0:
             return eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
-        if is_torchdynamo_exporting():  # an exported graph has no blocks, and logsumexp would fix its lengths
+        if is_torchdynamo_exporting():  # an exported graph has no blocks
             return eager_attention(module, query, key, value, mask, scaling=scaling, terms=terms)[0], None
         return blockwise_attention(module, query, key, value, mask, scaling, terms), None
     groups, q_len = query.shape[1] // key.shape[1], query.shape[2]
