@@ -14,7 +14,7 @@ from ..training.arguments import training_arguments
 from ..training.documents import read_corpus
 from ..training.idle_keys import bringer, idle_tokenizer_keys
 from ..training.pretraining import announce_corrupt
-from ..training.processes import is_writer, print_once, wait_for_all
+from ..training.processes import is_writer, print_once, together
 from ..training.stages import run_stage
 from ..training.tokenizer import load_tokenizer, train_tokenizer
 from .planning import check_spec, drafts, plan
@@ -33,8 +33,9 @@ def ablate(spec, announce=print_once):
         ValueError: for a recipe that cannot be run, before any run; or when a run's directory holds other settings.
     """
     check_spec(spec)
-    first = drafts(spec)[0][1]
-    corpus = read_corpus(first.data)
+    with together():
+        first = drafts(spec)[0][1]
+        corpus = read_corpus(first.data)
     announce_corrupt(corpus.report, announce)
     tokenizer_path = shared_tokenizer(first, corpus, Path(spec.output_dir), spec.overwrite, announce)
     planned = plan(spec, load_tokenizer(tokenizer_path), tokenizer_path, corpus.fingerprint)
@@ -43,7 +44,6 @@ def ablate(spec, announce=print_once):
     refuse_changed(planned.runs, spec.overwrite)
     if not spec.collect_only:
         make_runs(planned.runs, spec, announce)
-        wait_for_all()
     results = collect(planned, spec)
     if is_writer():
         write_table(results, spec.output_dir)
@@ -68,9 +68,9 @@ def shared_tokenizer(first, corpus, root, overwrite, announce):
 
     def work():
         announce(f"tokenizer: training a byte-level BPE of {first.tokenizer.vocab_size:,} tokens for all runs")
-        if is_writer():
-            train_tokenizer(corpus.train, first.tokenizer, first.objective).save_pretrained(folder)
-        wait_for_all()
+        with together():
+            if is_writer():
+                train_tokenizer(corpus.train, first.tokenizer, first.objective).save_pretrained(folder)
         return {"vocab_size": len(load_tokenizer(folder))}
 
     arguments = training_arguments(first)

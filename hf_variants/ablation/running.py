@@ -14,7 +14,7 @@ import yaml
 
 from ..training.errors import RunStopped
 from ..training.pretraining import pretrain
-from ..training.processes import is_writer
+from ..training.processes import is_writer, together
 from ..training.stages import STAGE_FILE, describe_changes, fingerprint_of, read_json, write_json
 
 OUTCOME = "outcome.json"
@@ -101,9 +101,10 @@ def make_run(run, announce):
 
 
 def record_divergence(run, reason):
-    """Keep beside a run that it diverged, and with which settings."""
-    if is_writer():
-        write_json(run.directory / OUTCOME, {"reason": reason, "fingerprint": fingerprint_of(run.settings)})
+    """Keep beside a run that it diverged, and with which settings; all processes of a launch call it together."""
+    with together():
+        if is_writer():
+            write_json(run.directory / OUTCOME, {"reason": reason, "fingerprint": fingerprint_of(run.settings)})
 
 
 def is_divergence(stop):

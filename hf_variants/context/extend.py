@@ -11,7 +11,8 @@ from pathlib import Path
 from ..training.arguments import training_arguments
 from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
-from ..training.processes import is_writer, print_once
+from ..training.pretraining import announce_corrupt, stage_settings
+from ..training.processes import is_writer, print_once, together
 from ..training.sharding import check_distributed, check_launch
 from ..training.stages import run_stage, stage_fingerprint, write_json
 from .extend_spec import ExtendSpec
@@ -41,9 +42,11 @@ def extend_context(spec, announce=print_once):
         ValueError: for a spec that cannot be run, before any work; where the scaling did not take effect; or when
             output_dir holds a run of other settings.
     """
-    arguments = check_request(spec)
-    _check_plan(spec)
-    corpus = read_corpus(spec.data)
+    with together():
+        arguments = check_request(spec)
+        _check_plan(spec)
+        corpus = read_corpus(spec.data)
+    announce_corrupt(corpus.report, announce)
     return run_stage(
         "extend",
         spec.output_dir,
@@ -67,8 +70,6 @@ def check_request(spec):
 
 
 def _stage_settings(spec, texts):
-    from ..training.pretraining import stage_settings
-
     left_out = ("output_dir", "overwrite", "allow_changes", "data", "trainer", "distributed")
     own = {name: value for name, value in spec.to_dict().items() if name not in left_out}
     return {**own, "training": stage_settings(spec.training(), texts)}

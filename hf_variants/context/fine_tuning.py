@@ -7,7 +7,8 @@ Notable here: a finished stage is not trained again, its weights are read; every
 
 from pathlib import Path
 
-from ..training.processes import is_writer, wait_for_all
+from ..training.arguments import training_arguments
+from ..training.processes import is_writer, together
 from ..training.stages import run_stage
 
 
@@ -40,10 +41,10 @@ def fine_tune(spec, model, tokenizer, train_texts, eval_texts, texts, announce):
         (model, numbers of the last training or None, numbers of every stage).
     """
     if not spec.trains():
-        if is_writer():
-            model.save_pretrained(spec.output_dir)
-            tokenizer.save_pretrained(spec.output_dir)
-        wait_for_all()
+        with together():
+            if is_writer():
+                model.save_pretrained(spec.output_dir)
+                tokenizer.save_pretrained(spec.output_dir)
         return model, None, []
     inputs = (tokenizer, train_texts, eval_texts, texts, announce)
     if not spec.stages:
@@ -62,7 +63,8 @@ def fine_tune(spec, model, tokenizer, train_texts, eval_texts, texts, announce):
         work = lambda: _train(training, _spread(training, model, before), *inputs)  # noqa: E731, B023
         settings = {"training": training.to_dict(), "texts": texts, "before": results, "rope": model.config.rope_parameters}
         done = {"trained": False}
-        result = run_stage("lengthen", folder, settings, _noting(work, done), overwrite=True, announce=announce)
+        launch = training_arguments(training)
+        result = run_stage("lengthen", folder, settings, _noting(work, done), True, announce, arguments=launch)
         if not done["trained"] and not training.distributed:
             _read_weights(model, folder)
         results.append({"length": stage.length, **result})
@@ -92,7 +94,6 @@ def _spread(training, model, folder):
         return model
     from transformers import AutoModelForCausalLM
 
-    from ..training.arguments import training_arguments
     from ..training.models import load_model
     from ..training.sharding import load_sharded
 

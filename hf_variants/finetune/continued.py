@@ -10,7 +10,7 @@ from ..training.documents import read_corpus
 from ..training.models import check_length
 from ..training.pretraining import announce_corrupt, prepare_data
 from ..training.pretraining import train as train_rows
-from ..training.processes import in_turn, is_writer, print_once
+from ..training.processes import in_turn, is_writer, print_once, together
 from ..training.specs import DataSpec, TokenizerSpec, TrainingSpec
 from ..training.stages import read_json, run_stage
 from .adapters import adapter_config, make_reachable, trainable_share
@@ -25,9 +25,10 @@ def continued(spec, config, announce=print_once):
 
     training = training_spec(spec)
     arguments = training_arguments(training)
-    check_length(config, spec.data.sequence_length)
-    check_vocabulary(open_tokenizer(spec, spec.model_path), config)
-    corpus = read_corpus(training.data)
+    with together():
+        check_length(config, spec.data.sequence_length)
+        check_vocabulary(open_tokenizer(spec, spec.model_path), config)
+        corpus = read_corpus(training.data)
     announce_corrupt(corpus.report, announce)
     return run_stage(
         "finetune",
@@ -96,6 +97,7 @@ def _continued(spec, training, arguments, config, texts, announce):
     }
     if spec.method != "full" and spec.adapter.merge:
         result["merged"] = merge(model, data.eval, spec, base, announce)
-    if is_writer():
-        write_cards(spec.output_dir, spec, arguments, result, log)
+    with together():
+        if is_writer():
+            write_cards(spec.output_dir, spec, arguments, result, log)
     return result

@@ -10,7 +10,7 @@ Notable here: everything that can be refused is refused before the first step; a
 
 from pathlib import Path
 
-from ..training.processes import in_turn, is_writer, print_once
+from ..training.processes import in_turn, is_writer, print_once, together
 from ..training.run_settings import run_settings
 from ..training.sharding import check_distributed, check_launch, load_sharded, remove_start
 from ..training.stages import run_stage, write_json
@@ -39,25 +39,20 @@ def finetune(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
     """
-    check_keys(spec)
-    arguments = arguments_of(spec)
-    config = check_base(spec)
-    check_distributed(spec, config)
-    check_launch(spec, arguments)
-    quantization(spec)
+    with together():
+        check_keys(spec)
+        arguments = arguments_of(spec)
+        config = check_base(spec)
+        check_distributed(spec, config)
+        check_launch(spec, arguments)
+        quantization(spec)
     if spec.task == "continued":
         from .continued import continued
 
         return continued(spec, config, announce)
-    tokenizer = open_tokenizer(spec, spec.model_path)
-    check_vocabulary(tokenizer, config)
-    _check_length(spec, config)
-    examples = read_examples(spec.data, spec.task)
-    if spec.chat_template is not None and not is_chat(examples.train[0]):
-        raise ValueError(f"chat_template={spec.chat_template!r} has no effect: the examples are texts, not messages")
-    names = class_names(examples, spec) if spec.task == "classification" else []
-    examples, longer = _within_length(examples, tokenizer, spec)
-    check_batches(arguments, len(examples.train))
+    with together():
+        examples, names, longer = _read(spec, config)
+        check_batches(arguments, len(examples.train))
     return run_stage(
         "finetune",
         spec.output_dir,
@@ -78,6 +73,19 @@ def stage_settings(spec, arguments, fingerprint):
         del settings["data"][key]
     template = None if spec.chat_template is None else Path(spec.chat_template).read_text(encoding="utf-8")
     return {**settings, "chat_template": template, "examples": fingerprint, "base": base_fingerprint(spec)}
+
+
+def _read(spec, config):
+    """(examples within the length, names of their classes, numbers of longer ones)."""
+    tokenizer = open_tokenizer(spec, spec.model_path)
+    check_vocabulary(tokenizer, config)
+    _check_length(spec, config)
+    examples = read_examples(spec.data, spec.task)
+    if spec.chat_template is not None and not is_chat(examples.train[0]):
+        raise ValueError(f"chat_template={spec.chat_template!r} has no effect: the examples are texts, not messages")
+    names = class_names(examples, spec) if spec.task == "classification" else []
+    examples, longer = _within_length(examples, tokenizer, spec)
+    return examples, names, longer
 
 
 def _check_length(spec, config):
@@ -124,8 +132,9 @@ def _finetune(spec, arguments, config, examples, names, longer, announce):
     known = {"task": spec.task, "method": spec.method, "examples": counts, "longer": longer}
     result = {**known, **shown["facts"], **result, **({"classes": names} if names else {})}
     remove_start(spec.output_dir)
-    if is_writer():
-        write_cards(spec.output_dir, spec, arguments, result, trainer.state.log_history)
+    with together():
+        if is_writer():
+            write_cards(spec.output_dir, spec, arguments, result, trainer.state.log_history)
     return result
 
 
@@ -212,9 +221,11 @@ def merge(model, rows, spec, base, announce, logits_of=None):
     Raises:
         RuntimeError: where a merge of float32 weights changes the logits by more than rounding.
     """
-    if not is_writer():
-        return None
-    logits_of = logits_of or logits_of_ids
+    with together():
+        return _merge(model, rows, spec, base, announce, logits_of or logits_of_ids) if is_writer() else None
+
+
+def _merge(model, rows, spec, base, announce, logits_of):
     target = Path(spec.output_dir) / "merged"
     trained = logits_of(model, rows)
     merged = logits_of(merge_adapter(spec.output_dir, target, base, spec.dtype).to(trained.device), rows)

@@ -23,7 +23,7 @@ from ..training.arguments import check_generation_section, training_arguments
 from ..training.bounds import check_numbers
 from ..training.idle_keys import refuse_idle_keys, refuse_idle_tokenizer_keys
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
-from ..training.processes import in_turn, is_writer, print_once
+from ..training.processes import in_turn, is_writer, print_once, together
 from ..training.run_settings import run_settings
 from ..training.sharding import check_distributed, check_launch, load_sharded, remove_start
 from ..training.stages import run_stage
@@ -48,10 +48,11 @@ def seq2seq(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
     """
-    arguments = training_arguments(spec)
-    check_spec(spec)
-    check_launch(spec, arguments)
-    pairs = read_examples(spec.data, "seq2seq")
+    with together():
+        arguments = training_arguments(spec)
+        check_spec(spec)
+        check_launch(spec, arguments)
+        pairs = read_examples(spec.data, "seq2seq")
     repeated = len({record[spec.data.source_key] for record in pairs.train} & {r[spec.data.source_key] for r in pairs.eval})
     if repeated:
         announce(f"data: {repeated} of {len(pairs.eval)} held-out sources also stand in the training pairs")
@@ -160,10 +161,11 @@ def _seq2seq(spec, arguments, pairs, repeated, announce):
         from ..finetune.run import merge
 
         result["merged"] = merge(trainer.model, held_out, spec, base, announce, logits_of_pairs(tokenizer))
-    if is_writer():
-        from .report import write_outcome
+    with together():
+        if is_writer():
+            from .report import write_outcome
 
-        write_outcome(spec, arguments, {**result, "samples": samples}, trainer.state.log_history)
+            write_outcome(spec, arguments, {**result, "samples": samples}, trainer.state.log_history)
     return {**result, "report": str(Path(spec.output_dir) / "report.html")}
 
 

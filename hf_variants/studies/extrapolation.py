@@ -16,7 +16,7 @@ from ..ablation.run import ablate
 from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
 from ..training.models import open_checkpoint
-from ..training.processes import is_writer, print_once
+from ..training.processes import is_writer, print_once, together
 from ..training.stages import run_stage, stage_fingerprint
 from ..training.tokenizer import load_tokenizer
 from .extrapolation_measure import measure_lengths, readings_of, row_length
@@ -33,9 +33,10 @@ def extrapolate(spec, announce=print_once):
         ValueError: for a recipe that cannot be run, before any run; or when a run's directory holds other settings.
     """
     ablation = spec.ablation()
-    trained_length = check_extrapolation(spec, ablation)
-    texts = read_corpus(drafts(ablation)[0][1].data).eval
-    check_documents(texts, row_length(spec.lengths))
+    with together():
+        trained_length = check_extrapolation(spec, ablation)
+        texts = read_corpus(drafts(ablation)[0][1].data).eval
+        check_documents(texts, row_length(spec.lengths))
     training = ablate(ablation, announce)
     finished = [run for run in training["runs"] if run["status"] == "finished"]
     measured, ids = {}, None

@@ -7,7 +7,7 @@ import os
 import shutil
 
 from ..training.checkpoints import last_good_checkpoint, why_broken
-from ..training.processes import gathered, is_writer
+from ..training.processes import gathered, is_writer, together
 
 
 def hand_on(run, shorter):
@@ -20,7 +20,9 @@ def hand_on(run, shorter):
     Returns:
         The step that `run` starts from, or None where it starts from nothing or has begun already.
     """
-    return gathered(_copied(run, shorter) if is_writer() else None)[0]
+    with together():
+        step = _copied(run, shorter) if is_writer() else None
+    return gathered(step)[0]
 
 
 def _copied(run, shorter):

@@ -17,7 +17,7 @@ from ..ablation.run import shared_tokenizer
 from ..ablation.running import make_run, outcome_of, refuse_changed
 from ..training.documents import read_corpus
 from ..training.pretraining import announce_corrupt
-from ..training.processes import gathered, is_writer, print_once
+from ..training.processes import gathered, is_writer, print_once, together
 from ..training.tokenizer import load_tokenizer
 from .handing_on import drop_other_checkpoints, hand_on
 from .scaling_plan import drafts, parameters_of, plan_study
@@ -38,8 +38,9 @@ def scaling_study(spec, announce=print_once, fit=None):
     Raises:
         ValueError: for a recipe that cannot be run, before any run; or when a run's directory holds other settings.
     """
-    first = drafts(spec)[0][1]
-    corpus = read_corpus(first.data)
+    with together():
+        first = drafts(spec)[0][1]
+        corpus = read_corpus(first.data)
     announce_corrupt(corpus.report, announce)
     tokenizer_path = shared_tokenizer(first, corpus, Path(spec.output_dir), spec.overwrite, announce)
     runs = plan_study(spec, load_tokenizer(tokenizer_path), tokenizer_path, corpus.fingerprint)
@@ -55,7 +56,9 @@ def scaling_study(spec, announce=print_once, fit=None):
     diverged = [str(run.directory) for run in runs if outcome_of(run)["status"] == "diverged"]
     for directory in diverged:
         announce(f"diverged, and left out of the table: {directory}")
-    fitted = gathered(fit_rows(table, spec, announce, fit) if is_writer() else None)[0]
+    with together():
+        fitted = fit_rows(table, spec, announce, fit) if is_writer() else None
+    fitted = gathered(fitted)[0]
     return {"runs": rows, "table": str(table), "diverged": diverged, **fitted}
 
 

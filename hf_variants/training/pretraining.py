@@ -20,7 +20,7 @@ from .documents import read_corpus
 from .idle_keys import refuse_idle_tokenizer_keys
 from .models import build_model, check_model_entry, check_rows, model_section
 from .packing import short_row
-from .processes import in_turn, print_once
+from .processes import in_turn, print_once, together
 from .row_files import packed_dataset, tokenizer_fingerprint
 from .run_settings import rows_per_step, run_settings
 from .saves import saving
@@ -68,13 +68,14 @@ def pretrain(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any work; or when output_dir holds a run of other settings.
     """
-    check_numbers(spec)
-    arguments = training_arguments(spec)
-    check_model_entry(spec)
-    check_parts(spec)
-    refuse_idle_tokenizer_keys(spec)
-    check_launch(spec, arguments)
-    corpus = read_corpus(spec.data)
+    with together():
+        check_numbers(spec)
+        arguments = training_arguments(spec)
+        check_model_entry(spec)
+        check_parts(spec)
+        refuse_idle_tokenizer_keys(spec)
+        check_launch(spec, arguments)
+        corpus = read_corpus(spec.data)
     announce_corrupt(corpus.report, announce)
     return run_stage(
         "pretrain",
@@ -190,9 +191,9 @@ def train(model, data, spec, announce=print_once):
         "failed_uploads": len(trainer.failed_uploads),
     }
     remove_start(spec.output_dir)
-    if trainer.is_world_process_zero():
-        sizes = rows_per_step(spec, trainer.args), row_length(spec)
-        with saving(f"the card of the final model in {spec.output_dir}", spec.output_dir):
+    sizes = rows_per_step(spec, trainer.args), row_length(spec)
+    with together(), saving(f"the card of the final model in {spec.output_dir}", spec.output_dir):
+        if trainer.is_world_process_zero():
             write_training_card(spec, trainer.args, data, result, trainer.state.log_history, *sizes)
     return result
 

@@ -5,7 +5,9 @@ Notable here: every function does nothing, or what a single process would, where
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from .errors import RunStopped
 
 
 def is_writer():
@@ -35,9 +37,26 @@ def gathered(value):
     return values
 
 
-def wait_for_all():
-    """Return once every process of the launch has come here, so that what the first one wrote can be read."""
-    gathered(None)
+@contextmanager
+def together():
+    """Leave a block with all processes of the launch, which enter it together: what the first one wrote in it can be read
+    behind it, and an error of one is an error of all, so that none waits for one that has gone.
+
+    Inside, processes neither wait for each other nor compute together.
+
+    Raises:
+        RunStopped: where another process failed, with its reason; a process that failed keeps its own error.
+    """
+    try:
+        yield
+    except Exception as error:
+        # an error of the connection shall not hide this one
+        with suppress(RuntimeError):
+            gathered(f"{type(error).__name__}: {error}")
+        raise
+    for rank, failure in enumerate(gathered(None)):
+        if failure is not None:
+            raise RunStopped(f"process {rank} of this launch failed: {failure}")
 
 
 def _connected():
@@ -62,10 +81,11 @@ def print_once(text):
 def in_turn(arguments):
     """Do work on files in turn: the first process of the launch, then the first of every machine, then the others.
 
-    The machines may share the folder or not: whoever finds the files of an earlier process reads them.
+    The machines may share the folder or not: whoever finds the files of an earlier process reads them. An error of one is an
+    error of all (`together`).
 
     Args:
         arguments: the TrainingArguments of the launch; accelerate alone takes one on CPUs for single processes.
     """
-    with arguments.main_process_first(local=False), arguments.main_process_first(local=True):
+    with together(), arguments.main_process_first(local=False), arguments.main_process_first(local=True):
         yield

@@ -14,7 +14,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from .processes import gathered, in_turn, is_writer, print_once, wait_for_all
+from .processes import gathered, in_turn, is_writer, print_once, together
 
 STAGE_FILE = "stage.json"
 # seconds in which a shared folder shows all machines what one of them wrote
@@ -182,13 +182,12 @@ def run_stage(
     if changes:
         announce(f"{name}: goes on in {directory} with changed settings ({changes})")
     try:
-        result = stage.finish(work())
+        result = work()
     except ValueError:
         stage.leave()
         raise
-    if arguments:
-        wait_for_all()
-    return result
+    with together() if arguments else nullcontext():
+        return stage.finish(result)
 
 
 def stage_fingerprint(directory):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from .checkpoints import last_good_checkpoint
-from .processes import wait_for_all
+from .processes import together
 from .resuming import train_from
 from .saves import saving
 from .stages import write_json
@@ -31,12 +31,11 @@ def train_on(trainer, announce, check=lambda checkpoint: None):
 def save_finished(trainer, tokenizer):
     """Write model, tokenizer and training_log.json into the trainer's output_dir; all processes call it together."""
     folder = Path(trainer.args.output_dir)
-    with saving(f"the final model in {folder}", folder):
+    # the others read these files next
+    with together(), saving(f"the final model in {folder}", folder):
         trainer.save_model()
         if trainer.is_world_process_zero():
             # A pickle that only Trainer reads; the recipe in stage.json says the same and travels safely.
             (folder / "training_args.bin").unlink(missing_ok=True)
             tokenizer.save_pretrained(folder)
             write_json(folder / "training_log.json", trainer.state.log_history)
-    # the others read these files next
-    wait_for_all()

@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..training.processes import is_writer, print_once, wait_for_all
+from ..training.processes import is_writer, print_once, together
 from ..training.stages import fingerprint_of, run_stage, write_json
 from .answering import SPLITS, accuracies, answers, pictures_of
 from .batches import maker_of
@@ -35,11 +35,12 @@ def vision_language(spec, announce=print_once):
     Raises:
         ValueError: for a spec that cannot be run, before any training; or when output_dir holds a run of other settings.
     """
-    check_spec(spec)
-    train, held_out = load_digits(spec.data.held_out, spec.data.split_seed)
-    tokenizer = word_tokenizer()
-    config = config_of(spec, tokenizer)
-    side_of(config)
+    with together():
+        check_spec(spec)
+        train, held_out = load_digits(spec.data.held_out, spec.data.split_seed)
+        tokenizer = word_tokenizer()
+        config = config_of(spec, tokenizer)
+        side_of(config)
     arguments = [trainer_arguments(spec, phase, spec.output_dir) for phase in spec.phases][-1]
     settings = {key: value for key, value in spec.to_dict().items() if key not in ("output_dir", "overwrite")}
     settings.update(split_over(arguments))
@@ -137,9 +138,9 @@ def side_of(config):
 
 def save(model, tokenizer, folder):
     """Write model and processor to `folder`, whole or not at all; returns it. All processes call it together."""
-    if is_writer():
-        _write(model, tokenizer, folder)
-    wait_for_all()
+    with together():
+        if is_writer():
+            _write(model, tokenizer, folder)
     return folder
 
 

@@ -8,8 +8,9 @@ import pytest
 from transformers import TrainingArguments, training_args
 
 from hf_variants import jobs
-from hf_variants.training import build_spec, stages
-from hf_variants.training.processes import gathered, in_turn, is_writer, refuse_several_processes, wait_for_all
+from hf_variants.training import build_spec, processes, stages
+from hf_variants.training.errors import RunStopped
+from hf_variants.training.processes import gathered, in_turn, is_writer, refuse_several_processes, together
 
 
 def _launch(machines, devices, monkeypatch, work):
@@ -64,8 +65,12 @@ def test_the_others_go_on_after_an_error(machines, devices, monkeypatch):
     assert [str(error) for error in failures] == ["no space left"] and sorted(came) == list(range(machines * devices))
 
 
-def _stage_on_two_machines(folders, settings, monkeypatch, work=dict):
-    """What `run_stage` gives, or raises, in two processes with a folder and settings each."""
+def _stage_on_two_machines(folders, settings, monkeypatch, work=dict, failing=None):
+    """What `run_stage` gives, or raises, in two processes with a folder and settings each.
+
+    Args:
+        failing: (method of `Stage`, number of the process in which it cannot write).
+    """
     barrier, told, rank = threading.Barrier(2, timeout=10), {}, threading.local()
 
     def gather(value):
@@ -77,23 +82,29 @@ def _stage_on_two_machines(folders, settings, monkeypatch, work=dict):
 
     @contextmanager
     def first_first(arguments):
-        if rank.number == 1:
-            barrier.wait()
-        yield
-        if rank.number == 0:
-            barrier.wait()
+        with together():
+            if rank.number == 1:
+                barrier.wait()
+            try:
+                yield
+            finally:
+                if rank.number == 0:
+                    barrier.wait()
 
-    for name, stand_in in {"gathered": gather, "in_turn": first_first, "wait_for_all": lambda: gather(None)}.items():
-        monkeypatch.setattr(stages, name, stand_in)
+    monkeypatch.setattr(stages, "in_turn", first_first)
+    for module in (processes, stages):
+        monkeypatch.setattr(module, "gathered", gather)
     monkeypatch.setattr(stages, "is_writer", lambda: rank.number == 0)
     monkeypatch.setattr(stages, "PATIENCE", 0.2)
+    if failing is not None:
+        monkeypatch.setattr(stages.Stage, failing[0], _failing_in(failing[1], getattr(stages.Stage, failing[0]), rank))
     outcomes = [None, None]
 
     def process(number):
         rank.number = number
         try:
             outcomes[number] = stages.run_stage("fit", folders[number], settings[number], work, arguments=object())
-        except ValueError as error:
+        except (ValueError, OSError, RunStopped) as error:
             outcomes[number] = str(error)
 
     threads = [threading.Thread(target=process, args=(number,)) for number in (0, 1)]
@@ -102,6 +113,22 @@ def _stage_on_two_machines(folders, settings, monkeypatch, work=dict):
     for thread in threads:
         thread.join(timeout=20)
     return outcomes
+
+
+def _failing_in(number, method, rank):
+    def failing(*args, **kwargs):
+        if rank.number == number:
+            raise OSError("no space left")
+        return method(*args, **kwargs)
+
+    return failing
+
+
+@pytest.mark.parametrize("method, number", [("start", 0), ("start", 1), ("finish", 0), ("finish", 1)])
+def test_an_error_of_one_ends_the_stage_of_both(tmp_path, monkeypatch, method, number):
+    found = _stage_on_two_machines([tmp_path / "out"] * 2, [{"seed": 0}] * 2, monkeypatch, failing=(method, number))
+    assert found[number] == "no space left"
+    assert found[1 - number] == f"process {number} of this launch failed: OSError: no space left"
 
 
 def test_machines_that_share_the_folder_run_and_skip_together(tmp_path, monkeypatch):
@@ -134,7 +161,10 @@ def test_a_single_process_asks_nobody(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.delenv("RANK", raising=False)
     assert gathered({"a": 1}) == [{"a": 1}] and is_writer()
-    wait_for_all()
+    with together():
+        pass
+    with pytest.raises(KeyError, match="own"), together():
+        raise KeyError("own")
     refuse_several_processes("evaluate")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="evaluate works in one process, and this launch has 2"):
