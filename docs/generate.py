@@ -86,15 +86,18 @@ def families_page():
         "One number differs on purpose: the balance loss is averaged over the layers here, while the native classes pool "
         "them first, so that an imbalance in one layer can hide behind the opposite one in another. Under "
         "`output_router_logits=True` the training loss of a model with several sparse layers therefore differs from "
-        "the native one; without it neither adds the term.",
+        "the native one; without it neither adds the term. The last column names keys that act in native training and do "
+        "nothing here: they convert with a warning, and go back as they were.",
         "",
-        "| family | what it is | heads | toggles | refused |",
-        "|---|---|---|---|---|",
+        "| family | what it is | heads | toggles | refused | in native training alone |",
+        "|---|---|---|---|---|---|",
     ]
     for row in rows:
         toggles = ", ".join(f"`{word}`" for word in row["toggle_words"]) or "none"
         refused = "; ".join(f"`{key}`: {reason}" for key, reason in row["refused"].items()) or "nothing"
-        lines.append(f"| `{row['model_type']}` | {row['meaning']} | {', '.join(row['heads'])} | {toggles} | {refused} |")
+        untrained = "; ".join(f"`{key}` {what}" for key, what in row["untrained"].items()) or "nothing"
+        cells = (f"`{row['model_type']}`", row["meaning"], ", ".join(row["heads"]), toggles, refused, untrained)
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## By toggle", ""]
     lines += [
         "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a "
@@ -313,9 +316,11 @@ def family_signs(family):
     from transformers import CONFIG_MAPPING
 
     from hf_variants.convert.config_conversion import can_express, config_from_native
+    from hf_variants.convert.quiet import quiet
     from hf_variants.convert.registry import find_family
 
-    config = config_from_native(CONFIG_MAPPING[family](**find_family(family).needs))
+    with quiet():
+        config = config_from_native(CONFIG_MAPPING[family](**find_family(family).needs))
     if len(config.stacks) > 1:
         return None
     keys, signs = _of_two_layers(config), {}

@@ -39,6 +39,8 @@ def convert(
         else:
             report = convert_checkpoint(src, dst, dequantize=dequantize, progress=progress, **writing)
     show_numbers("verified" if verify else "converted", summary(report))
+    for text in report["untrained"]:
+        console.print(f"training: {text}", markup=False, soft_wrap=True)
     if not verify:
         for label in ("kept", "left"):
             if report[label]:

@@ -70,4 +70,6 @@ def show_one(facts):
         table.add_row(f"refused: {key}", reason)
     if not facts["refused"]:
         table.add_row("refused", "nothing")
+    for key, what in facts["untrained"].items():
+        table.add_row(f"in native training alone: {key}", what)
     console.print(table)

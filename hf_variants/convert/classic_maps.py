@@ -5,7 +5,7 @@ Notable here: GPT-2's key names, RoPE given as a number of dimensions, and q, k,
 
 from math import inf, nextafter
 
-from hf_variants.convert.config_map import Always, Both, Key, Refuse
+from hf_variants.convert.config_map import Always, Both, Key, Refuse, TrainingOnly
 from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT
 from hf_variants.convert.tensor_ops import Split, SplitPerGroup, Transpose, head_rows
 from hf_variants.convert.weight_rules import keep, rearrange, rename
@@ -55,15 +55,8 @@ def no_cross_attention():
     )
 
 
-class NoLayerdrop(Refuse):
-    """Refuses to leave whole layers out in training; written so that a family that does by default does not."""
-
-    def __init__(self, key="layerdrop"):
-        reason = "in training it leaves whole layers out, which ours does not; set it to 0"
-        super().__init__(key, lambda native: getattr(native, key) not in (None, 0), reason)
-
-    def write(self, config):
-        return {self.key: 0.0}
+def layerdrop(key="layerdrop"):
+    return TrainingOnly(key, "leaves whole layers out")
 
 
 # ---- GPT-J's rotation ----

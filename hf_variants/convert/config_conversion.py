@@ -32,13 +32,16 @@ def config_from_native(native):
         native: config object of a known family.
 
     Returns:
-        VariantsConfig with `native = {"model_type", "config"}` holding what no toggle means.
+        VariantsConfig with `native = {"model_type", "config"}` holding what no toggle means. A warning says what of it acts in
+            native training.
 
     Raises:
         ValueError: unknown family, or a native setting that ours cannot mean, with the reason.
     """
     found = find_family(native.model_type)
     config = _read(found, native)
+    if untrained := found.untrained(native):
+        _warn(f"{found.model_type} trains otherwise than what it becomes: {'; '.join(untrained)}.")
     config.native = {"model_type": found.model_type, "config": _residue(found, native, config)}
     config.dtype = getattr(native, "dtype", None)
     copy_labels(native, config)
@@ -67,6 +70,12 @@ def config_to_native(config, family_name=None):
         raise ValueError(f"{error}. {others}") from error
 
 
+def _warn(text):
+    from transformers.utils import logging
+
+    logging.get_logger(__name__).warning(text)
+
+
 def can_express(model_type, config):
     """Whether a native family means exactly what a VariantsConfig means; quicker than the error that says why not."""
     try:
@@ -77,8 +86,6 @@ def can_express(model_type, config):
 
 
 def _first_that_fits(config):
-    from transformers.utils import logging
-
     fitting, closest = [], None
     with quiet():
         for found in families_like(config):
@@ -89,7 +96,7 @@ def _first_that_fits(config):
         if not fitting:
             raise ValueError(f"the closest native family: {closest}. {who_could(config, closest.lost, _written)}")
     name, native = fitting[0]
-    logging.get_logger(__name__).warning(
+    _warn(
         f"The config can be written as {', '.join(item[0] for item in fitting)}; {name} is used. Name another with `family`."
     )
     return native

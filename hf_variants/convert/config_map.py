@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ConfigRule:
-    """Base: reads nothing, writes nothing."""
+    """Base: reads nothing, writes nothing, tells nothing."""
 
     def read(self, native):
         """Keywords of VariantsConfig that a native config object means. Raises ValueError for what none means."""
@@ -20,6 +20,10 @@ class ConfigRule:
     def write(self, config):
         """Native keys for a VariantsConfig."""
         return {}
+
+    def untrained(self, native):
+        """What native training does under a key that no toggle means, as text; None where it does nothing."""
+        return None
 
 
 class Same(ConfigRule):
@@ -91,6 +95,26 @@ class Refuse(ConfigRule):
         if self.broken(native):
             raise ValueError(f"{native.model_type} with {self.key}={value!r} cannot be converted: {self.reason}")
         return {}
+
+
+@dataclass
+class TrainingOnly(ConfigRule):
+    """A native key that acts in training alone and that no toggle means: told, kept for the way back, and else written as 0.
+
+    `key` names the setting; a dot reaches into a nested config, to whose rule its writing is left. It acts unless 0 or None.
+    """
+
+    key: str
+    what: str
+
+    def write(self, config):
+        return {} if "." in self.key else {self.key: 0.0}
+
+    def untrained(self, native):
+        value = native
+        for part in self.key.split("."):
+            value = getattr(value, part, None)
+        return f"{self.key}={value!r}: natively it {self.what}, here it does nothing" if value else None
 
 
 @dataclass

@@ -6,13 +6,15 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+from hf_variants.convert.registry import find_family
+
 REPORT = "conversion_report.json"
 BEGIN, END = "<!-- hf_variants conversion: begin -->", "<!-- hf_variants conversion: end -->"
 _VERSIONS = ("hf-variants", "transformers", "torch", "safetensors")
 
 
 def make_report(source, target, proof, **facts):
-    """The report as a dict.
+    """The report as a dict; "untrained" are the settings that act in native training alone.
 
     Args:
         source, target: `sides.Side`.
@@ -26,6 +28,7 @@ def make_report(source, target, proof, **facts):
         "classes": [source.cls.__name__, target.cls.__name__],
         "dtype": str(target.dtype).removeprefix("torch."),
         "parameters": sum(tensor.numel() for tensor in ours.weights.meta.values()),
+        "untrained": find_family(native.config.model_type).untrained(native.config),
         **facts,
         "proof": proof.to_dict(),
         "versions": {name: version(name) for name in _VERSIONS},
@@ -88,6 +91,7 @@ def card_section(report):
         f"{proof['logits']['difference']:.2g}, values up to {proof['logits']['largest']:.3g} |",
         f"| hidden states | max difference {gap:.2g}, after layer {worst} |",
         f"| loss and gradients | {gradients} |",
+        *(f"| not compared: training | {text} |" for text in report["untrained"]),
         "",
         f"Max difference after each layer: {layers}. Random token ids; {versions}. Details: `{REPORT}`.",
         END,

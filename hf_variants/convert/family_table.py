@@ -7,7 +7,7 @@ and what it refuses is read off its rules.
 from dataclasses import dataclass, fields
 
 from hf_variants.convert.config_conversion import config_from_native
-from hf_variants.convert.config_map import Refuse
+from hf_variants.convert.config_map import Refuse, TrainingOnly
 from hf_variants.convert.registry import file_of, find_family
 
 _SHAPE = (
@@ -35,6 +35,7 @@ class FamilyRow:
         heads: what converts, by the names of `from_native(head=...)`.
         toggles: fields of VariantsConfig that its native default config sets, to their values.
         refused: native keys of which some value cannot be converted, to the reasons.
+        untrained: native keys that act in native training alone, to what they do there.
     """
 
     model_type: str
@@ -42,6 +43,7 @@ class FamilyRow:
     heads: list
     toggles: dict
     refused: dict
+    untrained: dict
 
 
 def family_row(model_type):
@@ -54,8 +56,9 @@ def family_row(model_type):
     config = config_from_native(CONFIG_MAPPING[model_type](**found.needs))
     text = import_module(f"hf_variants.convert.families.{file_of(model_type)}").__doc__
     first = " ".join(text.split("\n\n")[0].split())
-    refused = {rule.key: rule.reason for rule in found.config if isinstance(rule, Refuse)}
-    return FamilyRow(model_type, first, list(found.heads), _toggles(config), refused)
+    refused = {rule.key: rule.reason for rule in found.every_rule() if isinstance(rule, Refuse)}
+    untrained = {rule.key: rule.what for rule in found.every_rule() if isinstance(rule, TrainingOnly)}
+    return FamilyRow(model_type, first, list(found.heads), _toggles(config), refused, untrained)
 
 
 def toggle_word(name, value):
@@ -66,7 +69,7 @@ def toggle_word(name, value):
 
 
 def family_facts(model_type):
-    """A family as a dict of JSON types: `converts`, and `meaning`, `toggles` and `refused`, or the `reason` why it does not.
+    """A family as a dict of JSON types: `converts`, and what a `FamilyRow` holds, or the `reason` why it does not.
 
     Raises:
         ValueError: for a type that is neither, naming the nearest.

@@ -30,6 +30,9 @@ class PairFamily(Family):
         """The weight rules of a whole model."""
         return [*self.weights, *self.heads[head]]
 
+    def every_rule(self):
+        return [*self.encoder, *self.decoder, *self.config]
+
     def read(self, native):
         """Keywords of VariantsSeq2SeqConfig that a native config object means. Raises ValueError for what none means."""
         keywords = {}

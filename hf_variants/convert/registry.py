@@ -67,6 +67,14 @@ class Family:
         patterns = [pattern for rules in self.heads.values() for rule in rules for pattern in rule.native]
         return name.startswith(tuple(self.other_heads)) or any(matches(pattern, name) for pattern in patterns)
 
+    def every_rule(self):
+        """The config rules, of all stacks."""
+        return self.config
+
+    def untrained(self, native):
+        """What acts in native training alone and means no toggle: a text for each such setting of a native config."""
+        return [text for rule in self.config if (text := rule.untrained(native))]
+
     def read(self, native):
         """Keywords of VariantsConfig that a native config object means. Raises ValueError for what none means."""
         keywords = {}

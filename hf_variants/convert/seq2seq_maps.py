@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hf_variants.convert.classic_maps import NoLayerdrop
+from hf_variants.convert.classic_maps import layerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
 from hf_variants.convert.weight_rules import keep, rearrange, rename
 
@@ -165,10 +165,10 @@ def scale_embedding(scope):
 
 
 def bart_joined(*more, logits_bias=True):
-    """What BART's kin say of the whole: the constants on the logits, and the dropping of whole layers that ours lacks."""
+    """What BART's kin say of the whole: the constants on the logits, and the dropping of whole layers, which ours lacks."""
     return joined(
         Always(final_logits_bias=logits_bias),
-        *map(NoLayerdrop, ("encoder_layerdrop", "decoder_layerdrop")),
+        *map(layerdrop, ("encoder_layerdrop", "decoder_layerdrop")),
         *more,
     )
 

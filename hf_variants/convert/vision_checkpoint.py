@@ -18,6 +18,7 @@ from hf_variants.convert.kept_files import CARD, keep_card, keep_files
 from hf_variants.convert.model_conversion import from_native, to_native
 from hf_variants.convert.new_folder import check_free, new_folder
 from hf_variants.convert.proof import TOLERANCE, ProofError
+from hf_variants.convert.registry import find_family
 from hf_variants.convert.vision_conversion import OURS, is_vision_type, vision_family
 
 _VERSIONS = ("hf-variants", "transformers", "torch", "safetensors")
@@ -185,6 +186,7 @@ def _report(source, target, proof, folder, dst):
         "classes": [type(source).__name__, type(target).__name__],
         "dtype": str(target.dtype).removeprefix("torch."),
         "parameters": sum(parameter.numel() for parameter in ours.parameters()),
+        "untrained": find_family(native.config.text_config.model_type).untrained(native.config.text_config),
         "source": name,
         "proof": proof,
         "versions": {package: version(package) for package in _VERSIONS},

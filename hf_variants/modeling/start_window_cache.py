@@ -275,10 +275,12 @@ def check_config(config):
         )
     scheme = config.position_embedding_type
     if scheme not in ("rope", "alibi", "none"):
-        raise ValueError(
-            f"position_embedding_type={scheme!r} is part of a token from its first layer on, so cached tokens cannot change "
-            "their place; StartWindowCache takes 'rope', 'alibi' and 'none'"
+        why = (
+            "adds a trained bias to the scores, which is made for places that do not change"
+            if scheme == "relative"
+            else "is part of a token from its first layer on, so cached tokens cannot change their place"
         )
+        raise ValueError(f"position_embedding_type={scheme!r} {why}; StartWindowCache takes 'rope', 'alibi' and 'none'")
     kinds = sorted(set(config.layer_types) - {"full_attention"})
     if kinds:
         raise ValueError(

@@ -31,7 +31,6 @@ _STACK = {
 }
 _OTHER = {**_STACK, "hidden_size": 32, "num_hidden_layers": 3}
 _GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-_WHOLE = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 _NO_START = {key: value for key, value in _BART.items() if key != "decoder_start_token_id"}
 _APART = {**_BART, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
 
@@ -56,8 +55,8 @@ CASES = {
     ("mvp", "scaled"): ({**_BART, "scale_embedding": True}, False),
     ("blenderbot", "plain"): ({**_BART, "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1}, False),
     ("blenderbot", "scaled"): ({**_BART, "scale_embedding": True, "activation_function": "gelu_new"}, False),
-    ("m2m_100", "scaled"): ({**_BART, **_WHOLE, "scale_embedding": True}, False),
-    ("m2m_100", "pad 3"): ({**_BART, **_WHOLE, "scale_embedding": False, "pad_token_id": 3}, False),
+    ("m2m_100", "scaled"): ({**_BART, "scale_embedding": True}, False),
+    ("m2m_100", "pad 3"): ({**_BART, "scale_embedding": False, "pad_token_id": 3}, False),
     ("pegasus", "scaled"): ({**_BART, "scale_embedding": True, "pad_token_id": 0, "decoder_start_token_id": 0}, False),
     ("marian", "shared"): ({**_BART, "scale_embedding": True, "activation_function": "swish"}, False),
     ("marian", "two vocabularies"): ({**_APART, "scale_embedding": True}, False),

@@ -244,7 +244,6 @@ def test_b39_an_untied_head_under_the_flag_keeps_both():
         ("mpnet", "plain", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets=16"),
         ("roberta", "plain", {"pad_token_id": None}, "pad_token_id=None.*positions"),
         ("ernie", "plain", {"use_task_id": True}, "use_task_id"),
-        ("modernbert", "alternating", {"mlp_dropout": 0.1}, "mlp_dropout"),
     ],
 )
 def test_refused_native_configs(family, name, changes, reason):

@@ -156,8 +156,6 @@ def test_folders_are_streamed_with_the_proof(case, tmp_path):
     ("case", "changes", "words"),
     [
         (("bart", "plain"), {"tie_word_embeddings": False}, "tie_word_embeddings=False.*feeds nothing"),
-        (("t5gemma", "alike"), {"dropout_rate": 0.1}, "dropout_rate=0.1"),
-        (("mbart", "scaled"), {"decoder_layerdrop": 0.1}, "decoder_layerdrop=0.1"),
         (("longt5", "tied and scaled"), {"encoder_attention_type": "transient-global"}, "encoder_attention_type='transient-"),
         (("mvp", "plain"), {"use_prompt": True}, "use_prompt=True.*keys and values"),
         (("m2m_100", "scaled"), {"pad_token_id": None}, "pad_token_id=None.*begin behind"),

@@ -1,6 +1,6 @@
 """BioGPT: learned positions two rows further on, scaled embeddings. `layer_norm_eps` is never read natively: 1e-5."""
 
-from hf_variants.convert.classic_maps import NoLayerdrop
+from hf_variants.convert.classic_maps import layerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Same
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, FROZEN_PAD, scale_embedding_switch
@@ -22,7 +22,7 @@ FAMILY = Family(
         Always(position_embedding_type="learned", position_embedding_offset=2, norm_type="layernorm", norm_eps=1e-5),
         Always(mlp_type="plain", mlp_bias=True, attention_bias=True, attention_out_bias=True),
         scale_embedding_switch(),
-        NoLayerdrop(),
+        layerdrop(),
     ],
     weights=[
         rename("output_projection.weight", "lm_head.weight"),

@@ -4,7 +4,7 @@ The base of RoPE is read from the top level natively; `attn_config.rope_theta` o
 read, so it stays native.
 """
 
-from hf_variants.convert.config_map import Always, Both, Key, Refuse
+from hf_variants.convert.config_map import Always, Both, Key, Refuse, TrainingOnly
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, FROZEN_PAD, rope
 from hf_variants.convert.tensor_ops import Join, Split, Transpose, Unflatten, head_rows
@@ -76,11 +76,7 @@ FAMILY = Family(
             lambda native: native.attn_config.clip_qkv is None,
             "natively it fails; set it to a value that no projection reaches for no clipping",
         ),
-        Refuse(
-            "ffn_config.moe_jitter_eps",
-            lambda native: bool(native.ffn_config.moe_jitter_eps),
-            "in training it multiplies the input of the router by noise, which ours lacks; set it to None",
-        ),
+        TrainingOnly("ffn_config.moe_jitter_eps", "multiplies the input of the router by noise"),
         Refuse(
             "ffn_config.moe_normalize_expert_weights",
             lambda native: native.ffn_config.moe_normalize_expert_weights not in (None, 1),

@@ -34,5 +34,4 @@ FAMILY = PairFamily(
         shared_table(),
         *bart_weights(NORMS_PRE, embedding_norm=False, final_norm=True, computed_positions=True),
     ],
-    needs={"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
 )

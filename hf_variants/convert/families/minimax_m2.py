@@ -3,7 +3,7 @@
 `rotary_dim` of published configs is folded into the share of rotated dimensions.
 """
 
-from hf_variants.convert.config_map import Always, Both, HeadDim, Refuse, Same
+from hf_variants.convert.config_map import Always, Both, HeadDim, Refuse, Same, TrainingOnly
 from hf_variants.convert.expert_maps import EVERY_LAYER, EXPERTS_WITH_BIAS_BESIDE, SIGMOID_ROUTER, Experts
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import EMBEDDINGS, MODERN_KEYS, rope
@@ -32,11 +32,7 @@ FAMILY = Family(
             lambda native: native.output_router_logits and native.router_aux_loss_coef != 0,
             "the balance loss that it adds is taken over a softmax that its sigmoid router does not use; set it to False",
         ),
-        Refuse(
-            "router_jitter_noise",
-            lambda native: native.router_jitter_noise != 0,
-            "in training it multiplies the input of router and experts by noise, which ours lacks; set it to 0",
-        ),
+        TrainingOnly("router_jitter_noise", "multiplies the input of router and experts by noise"),
     ],
     weights=[
         *EMBEDDINGS,

@@ -1,6 +1,6 @@
 """Mixtral: Mistral with experts in every layer, softmax over all of them, the chosen weights normalised."""
 
-from hf_variants.convert.config_map import Always, HeadDim, Refuse, Same
+from hf_variants.convert.config_map import Always, HeadDim, Same, TrainingOnly
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, aux_loss, every_layer_sparse, one_window, rope
 
@@ -15,11 +15,7 @@ FAMILY = Family(
         rope(),
         every_layer_sparse(),
         aux_loss(),
-        Refuse(
-            "router_jitter_noise",
-            lambda native: native.router_jitter_noise != 0,
-            "in training it multiplies the input of router and experts by noise, which ours lacks; set it to 0",
-        ),
+        TrainingOnly("router_jitter_noise", "multiplies the input of router and experts by noise"),
     ],
     weights=LLAMA_WEIGHTS,
 )

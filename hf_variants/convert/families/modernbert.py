@@ -4,7 +4,7 @@ The first norm of attention is left out, for the embedding is normed. `sparse_pr
 native, as do the keys of the initialisation.
 """
 
-from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same
+from hf_variants.convert.config_map import Always, Both, Key, Same, TrainingOnly
 from hf_variants.convert.encoder_maps import ENCODER_KEYS, OURS
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import all_biases, rope_per_layer_type
@@ -53,11 +53,7 @@ FAMILY = Family(
         Both(_read_layers, _write_layers),
         rope_per_layer_type(),
         Both(_read_heads, _write_heads),
-        Refuse(
-            "mlp_dropout",
-            lambda native: native.mlp_dropout != 0,
-            "in training it drops the hidden layer of the feed-forward, which ours has no dropout for; set it to 0",
-        ),
+        TrainingOnly("mlp_dropout", "drops inside the feed-forward"),
     ],
     weights=[
         rename("model.embeddings.tok_embeddings.weight", "model.embed_tokens.weight"),

@@ -3,7 +3,7 @@
 `local_attention` is twice the causal window of its sliding layers.
 """
 
-from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same
+from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, TrainingOnly
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, FROZEN_PAD, all_biases, rope_per_layer_type
 from hf_variants.convert.tensor_ops import Split, gate_and_up_rows
@@ -42,10 +42,10 @@ FAMILY = Family(
         ),
         rope_per_layer_type(),
         *(
-            Refuse(key, lambda native, key=key: getattr(native, key) != 0, reason)
-            for key, reason in (
-                ("attention_dropout", "natively it drops the output of attention too; set it to 0"),
-                ("mlp_dropout", "it drops inside the feed-forward, where ours has no dropout; set it to 0"),
+            TrainingOnly(key, what)
+            for key, what in (
+                ("attention_dropout", "drops weights and output of attention"),
+                ("mlp_dropout", "drops inside the feed-forward"),
             )
         ),
     ],

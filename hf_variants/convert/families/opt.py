@@ -1,6 +1,6 @@
 """OPT: learned positions two rows further on, norms before the branches or (350M) after the sum."""
 
-from hf_variants.convert.classic_maps import NoLayerdrop
+from hf_variants.convert.classic_maps import layerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Same, SpecialTokens
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import FROZEN_PAD
@@ -53,7 +53,7 @@ FAMILY = Family(
         Both(lambda native: dict.fromkeys(_BIASES, native.enable_bias), lambda config: {"enable_bias": config.mlp_bias}),
         Both(_read_norms, _write_norms),
         Both(_read_tables, lambda config: {"word_embed_proj_dim": config.embedding_size}),
-        NoLayerdrop(),
+        layerdrop(),
     ],
     weights=[
         *keep("lm_head.weight"),

@@ -1,7 +1,7 @@
 """Persimmon: LayerNorm of q and k with biases, partial rotation, q, k, v fused per head, squared ReLU."""
 
 from hf_variants.convert.classic_maps import fused_qkv
-from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same
+from hf_variants.convert.config_map import Always, Both, Key, Same, TrainingOnly
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import COMMON_KEYS, FROZEN_PAD, rope
 from hf_variants.convert.weight_rules import keep, rename
@@ -21,11 +21,7 @@ FAMILY = Family(
             lambda native: {"qk_norm": "head" if native.qk_layernorm else "none"},
             lambda config: {"qk_layernorm": config.qk_norm == "head"},
         ),
-        Refuse(
-            "hidden_dropout",
-            lambda native: native.hidden_dropout != 0,
-            "natively it acts on the feed-forward alone, here on both branches; set it to 0",
-        ),
+        TrainingOnly("hidden_dropout", "drops the output of the feed-forward"),
     ],
     weights=[
         *keep("model.embed_tokens.weight", "lm_head.weight", _LAYER + "*_layernorm.*"),

@@ -5,7 +5,7 @@ by `short_factor`; so does the conversion, which keeps `long_factor` for the way
 `num_experts_per_tok` says.
 """
 
-from hf_variants.convert.config_map import Both, HeadDim, Key, Refuse, Same
+from hf_variants.convert.config_map import Both, HeadDim, Key, Refuse, Same, TrainingOnly
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import (
     LAYERNORM_WEIGHTS,
@@ -58,11 +58,7 @@ FAMILY = Family(
         Both(lambda native: {"router_scoring": "sparsemixer", "num_experts_per_tok": 2, "norm_topk_prob": False}),
         Key("sparsemixer_jitter_eps", "router_jitter_noise"),
         aux_loss(),
-        Refuse(
-            "input_jitter_noise",
-            lambda native: native.input_jitter_noise != 0,
-            "in training it multiplies the inputs of router and experts by noise, which ours lacks; set it to 0",
-        ),
+        TrainingOnly("input_jitter_noise", "multiplies the inputs of router and experts by noise"),
     ],
     weights=[
         rename("model.layers.*.mlp.router.weight", "model.layers.*.mlp.gate.weight"),

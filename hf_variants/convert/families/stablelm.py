@@ -3,7 +3,7 @@
 The norms of q and k, where there are any, have a weight per head, stored one by one.
 """
 
-from hf_variants.convert.config_map import Both, HeadDim, Refuse, Same
+from hf_variants.convert.config_map import Both, HeadDim, Same, TrainingOnly
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import LAYERNORM_WEIGHTS, layernorm_keys, qkv_biases, rope
 from hf_variants.convert.weight_rules import stacked
@@ -26,11 +26,7 @@ FAMILY = Family(
             lambda native: {"qk_norm": "per_head" if native.qk_layernorm else "none"},
             lambda config: {"qk_layernorm": config.qk_norm == "per_head"},
         ),
-        Refuse(
-            "hidden_dropout",
-            lambda native: native.hidden_dropout != 0,
-            "natively it acts on the feed-forward alone, here on both branches; set it to 0",
-        ),
+        TrainingOnly("hidden_dropout", "drops the output of the feed-forward"),
     ],
     weights=[
         stacked(_ATTENTION + "q_layernorm.norms.{}.weight", _ATTENTION + "q_norm.weight", lambda c: c.num_attention_heads),

@@ -1,6 +1,6 @@
 """T5Gemma: two stacks of Gemma 2, each of its own size, with soft-capped cross-attention that is never windowed."""
 
-from hf_variants.convert.config_map import Always, Both, Refuse, Same
+from hf_variants.convert.config_map import Always, Both, Same, TrainingOnly
 from hf_variants.convert.pair_family import PairFamily
 from hf_variants.convert.seq2seq_maps import STACKS
 from hf_variants.convert.shared_maps import gemma_keys, rope
@@ -25,11 +25,7 @@ _BOTH_SIDES = Both(
 )
 
 
-_DROPOUT = Refuse(
-    "dropout_rate",
-    lambda native: native.dropout_rate != 0,
-    "natively it drops behind the norms that follow the branches, ours before them; set it to 0",
-)
+_DROPOUT = TrainingOnly("dropout_rate", "drops embeddings, feed-forwards, branches behind their last norms, and last states")
 
 
 def _read_whole(native):

@@ -1,6 +1,6 @@
 """XGLM: sinusoids in halves two rows further on, scaled embeddings, LayerNorm with a fixed epsilon of 1e-5."""
 
-from hf_variants.convert.classic_maps import NoLayerdrop, no_cross_attention
+from hf_variants.convert.classic_maps import layerdrop, no_cross_attention
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import FROZEN_PAD, scale_embedding_switch
@@ -33,7 +33,7 @@ FAMILY = Family(
             "natively the row of positions with the number of the pad is zeroed, which from 2 on is a real position; set it "
             "to 0, 1 or None",
         ),
-        NoLayerdrop(),
+        layerdrop(),
     ],
     weights=[
         *keep("lm_head.weight", "model.embed_tokens.weight"),
