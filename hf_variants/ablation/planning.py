@@ -109,9 +109,18 @@ def _run(spec, variant, seed, texts):
 def training_spec(spec, variant, seed):
     """The `TrainingSpec` of one run."""
     root, keys = Path(spec.output_dir), copy.deepcopy(variant.keys)
-    keys["data"] = {**keys.get("data", {}), "cache_dir": str(root / "data")}
+    keys["data"] = with_shared_rows(keys.get("data", {}), root)
     place = {"output_dir": str(run_directory(root, variant.name, seed)), "seed": seed, "overwrite": spec.overwrite}
     return build_spec(TrainingSpec, {**keys, **place})
+
+
+def with_shared_rows(data, root):
+    """A data section whose packed rows lie where all runs under `root` find them. Raises ValueError for another place."""
+    if data.get("cache_dir") is not None:
+        raise ValueError(
+            f"data.cache_dir={data['cache_dir']!r} does not belong here: all runs share the rows in output_dir/data"
+        )
+    return {**data, "cache_dir": str(Path(root) / "data")}
 
 
 def run_directory(root, variant, seed):

@@ -11,12 +11,13 @@ from pathlib import Path
 from ..training.arguments import training_arguments
 from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
+from ..training.idle_keys import changed_keys, refuse_idle_keys
 from ..training.pretraining import announce_corrupt, stage_settings
 from ..training.processes import is_writer, print_once, together
 from ..training.sharding import check_distributed, check_launch
 from ..training.stages import run_stage, stage_fingerprint, write_json
 from .extend_spec import ExtendSpec
-from .fine_tuning import check_lengths_of_training, fine_tune
+from .fine_tuning import check_lengths_of_training, fine_tune, unused_with_stages
 from .measuring import held_out_rows, measure, measure_methods
 from .scaling import check_options, original_length, scale_rope
 from .starting_point import starting_config, starting_model
@@ -47,6 +48,8 @@ def extend_context(spec, announce=print_once):
         _check_plan(spec)
         corpus = read_corpus(spec.data)
     announce_corrupt(corpus.report, announce)
+    for name, value in unused_with_stages(spec).items():
+        announce(f"{name}={value!r} is unused, since stages say how long rows and training are")
     return run_stage(
         "extend",
         spec.output_dir,
@@ -63,6 +66,10 @@ def extend_context(spec, announce=print_once):
 def check_request(spec):
     """The arguments of the fine-tuning. Raises ValueError for what is wrong whatever the checkpoint is."""
     check_numbers(spec)
+    refuse_idle_keys(spec, "rows", {"data.packing": ("packed",)})
+    for name, value in changed_keys(spec.passkey).items():
+        if not spec.passkey.trials and name != "trials":
+            raise ValueError(f"passkey.{name}={value!r} has no effect with passkey.trials=0, which measures none")
     check_options(spec.method, spec.options)
     arguments = training_arguments(spec.training())
     check_launch(spec, arguments)

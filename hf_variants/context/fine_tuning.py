@@ -8,6 +8,7 @@ Notable here: a finished stage is not trained again, its weights are read; every
 from pathlib import Path
 
 from ..training.arguments import training_arguments
+from ..training.idle_keys import changed_keys
 from ..training.processes import is_writer, together
 from ..training.stages import run_stage
 
@@ -32,6 +33,15 @@ def check_lengths_of_training(spec, original, limit):
     for index, stage in enumerate(spec.stages):
         if stage.steps < 1:
             raise ValueError(f"stages[{index}].steps={stage.steps} must be at least 1")
+
+
+def unused_with_stages(spec):
+    """{dotted key: value} of what says how long rows and training are, where `stages` say it."""
+    if not spec.stages:
+        return {}
+    given = {f"trainer.{name}": spec.trainer[name] for name in ("max_steps", "num_train_epochs") if name in spec.trainer}
+    changed = changed_keys(spec)
+    return {**given, **{name: changed[name] for name in ("data.sequence_length",) if name in changed}}
 
 
 def fine_tune(spec, model, tokenizer, train_texts, eval_texts, texts, announce):

@@ -13,6 +13,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..training.idle_keys import refuse_idle_data_keys
+
 _READERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 _FORMS = {
     "supervised": (("messages",), ("prompt", "completion")),
@@ -36,6 +38,7 @@ def read_examples(spec, task):
         ValueError: naming the source when it cannot be read, the first record that does not fit the task, or a split that
             leaves a part without records.
     """
+    refuse_idle_data_keys(spec, lambda source: _READERS.get(Path(source).suffix))
     whole = _read(spec, spec.source, "data.source", task)
     if spec.eval_source is not None:
         train, held_out = whole, _read(spec, spec.eval_source, "data.eval_source", task)

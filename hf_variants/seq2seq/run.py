@@ -75,6 +75,7 @@ def check_spec(spec):
 
     check_numbers(spec)
     refuse_idle_tokenizer_keys(spec)
+    refuse_idle_keys(spec, "objective", {"tokenizer.mask_token": ("mlm",)})
     check_generation_section(spec.generation)
     check_optimizer(spec)
     refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})

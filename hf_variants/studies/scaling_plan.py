@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..ablation.planning import PlannedRun
+from ..ablation.planning import PlannedRun, with_shared_rows
 from ..ablation.variants import Variant, base_keys, changed, flat
 from ..analysis import count_parameters
 from ..training.arguments import DEFAULTS, training_arguments
@@ -171,7 +171,7 @@ def schedule_of(spec, step_tokens, count, size):
 def training_spec(spec, size, seed, count):
     """The `TrainingSpec` of one run."""
     root, keys = Path(spec.output_dir), dict(size.keys)
-    keys["data"] = {**keys.get("data", {}), "cache_dir": str(root / "data")}
+    keys["data"] = with_shared_rows(keys.get("data", {}), root)
     place = {"output_dir": str(root / "runs" / size.name / f"seed-{seed}" / f"{count}-tokens"), "seed": seed}
     # a first look for the rows of a step, which the length of the run follows from
     trainer = dict(keys.get("trainer", {}))

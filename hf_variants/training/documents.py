@@ -10,9 +10,10 @@ import logging
 import random
 from dataclasses import dataclass, field
 
+from .idle_keys import refuse_idle_data_keys
 from .mixing import mixed
 from .processes import is_writer
-from .sources import Corrupt, Streamed, read_records, source_identity
+from .sources import Corrupt, Streamed, files_of, read_records, source_identity
 
 logger = logging.getLogger(__name__)
 
@@ -138,9 +139,10 @@ def read_corpus(spec):
     split one by one and then mixed by their weights.
 
     Raises:
-        ValueError: for sources that cannot be read or mixed.
+        ValueError: for sources that cannot be read or mixed, and for keys that the others leave without effect.
     """
     sources, report = sources_of(spec), ReadReport()
+    refuse_idle_data_keys(spec, files_of)
     if spec.eval_source is None:
         check_fraction(spec.eval_fraction)
     parts = [_split(spec, source, report) for source in sources]

@@ -50,3 +50,31 @@ def refuse_idle_keys(spec, owner, readers):
         choices = readers.get(name) or readers.get(name.rpartition(".")[0])
         if choices and chosen not in choices:
             raise ValueError(f"{name}={value!r} has no effect with {owner}={chosen!r}; it is for {' and '.join(choices)}")
+
+
+# what a source of documents of its own says in data.sources
+_OF_ONE_SOURCE = ("subset", "split", "text_key", "max_documents")
+_OF_A_SPLIT = ("eval_fraction", "split_seed")
+
+
+def refuse_idle_data_keys(data, files_of):
+    """Raise a ValueError for a changed key of a data section that the other keys of it leave without effect.
+
+    Args:
+        data: a section with `source` and `eval_source`, and perhaps `sources`.
+        files_of: function of a source that gives its files, or None where it is a data set with subsets and splits.
+    """
+    sources = getattr(data, "sources", [])
+    read = [source for source in (data.source, data.eval_source) if source]
+    for name, value in changed_keys(data).items():
+        if name in _OF_A_SPLIT and data.eval_source:
+            reason = f"data.eval_source={data.eval_source!r} is what is held out"
+        elif name in _OF_ONE_SOURCE and sources and not data.eval_source:
+            reason = f"each of data.sources has a {name} of its own"
+        elif name in ("subset", "split") and read and not any(files_of(source) is None for source in read):
+            reason = f"data.source={read[0]!r} is no data set of `datasets`, which has some"
+        elif name == "stopping_strategy" and all(source.weight is None for source in sources):
+            reason = "no source has a weight"
+        else:
+            continue
+        raise ValueError(f"data.{name}={value!r} has no effect: {reason}; leave one of them out")

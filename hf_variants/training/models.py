@@ -69,6 +69,12 @@ def draft_config(model):
     import hf_variants
 
     section = model_section(model)
+    own = hf_variants.VariantsSeq2SeqConfig if is_pair(section) else hf_variants.VariantsConfig
+    if section.get("model_type", own.model_type) != own.model_type:
+        raise ValueError(
+            f"model.model_type={section['model_type']!r} is not {own.model_type!r}: a native type means choices that its keys "
+            "do not name; convert its checkpoint (hf-variants convert) and give that as model_path, or name a preset"
+        )
     if not is_pair(section):
         return hf_variants.VariantsConfig(**section)
     # filled in with that of the tokenizer later

@@ -17,7 +17,7 @@ from typing import Any
 from .arguments import check_generation_section, training_arguments
 from .bounds import check_numbers
 from .documents import read_corpus
-from .idle_keys import refuse_idle_tokenizer_keys
+from .idle_keys import changed_keys, refuse_idle_tokenizer_keys
 from .models import build_model, check_model_entry, check_rows, model_section
 from .packing import short_row
 from .processes import in_turn, print_once, together
@@ -123,6 +123,9 @@ def check_parts(spec):
     if spec.data.sequence_length < 2:
         raise short_row(spec.data.sequence_length)
     check_generation_section(spec.samples.generation, "samples.generation")
+    for name, value in changed_keys(spec.samples).items():
+        if not spec.samples.prompts:
+            raise ValueError(f"samples.{name}={value!r} has no effect without samples.prompts, the texts to continue")
     if spec.tokenizer.path is None and spec.model_path is None:
         special_tokens(spec.tokenizer, spec.objective, sentinels_of_spec(spec))
     check_optimizer(spec)

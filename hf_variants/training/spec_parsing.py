@@ -142,6 +142,7 @@ def load_spec(cls, config=None, words=()):
     config, words = split_recipe(config, words)
     mapping, pairs = read_recipe(config) if config else {}, parse_words(words)
     _drop_superseded(mapping, pairs, getattr(cls, "superseded", {}))
+    _drop_split_keys(mapping, pairs)
     return build_spec(cls, apply_overrides(mapping, pairs, starts_of(cls)))
 
 
@@ -154,6 +155,17 @@ def _drop_superseded(mapping, pairs, superseded):
         owner, value = next(iter(given.items()))
         for name in [name for name in keys if f"{section}.{name}" not in owners]:
             print_once(f"the recipe's {section}.{name}={keys.pop(name)!r} is unused, since {owner}={value!r} is given")
+
+
+def _drop_split_keys(mapping, pairs):
+    """How documents would be held out, where a word names the held-out ones."""
+    source = dict(pairs).get("data.eval_source")
+    keys = mapping.get("data")
+    if source is None or not isinstance(keys, dict):
+        return
+    for name in ("eval_fraction", "split_seed"):
+        if name in keys:
+            print_once(f"the recipe's data.{name}={keys.pop(name)!r} is unused, since data.eval_source={source!r} is given")
 
 
 def starts_of(cls):

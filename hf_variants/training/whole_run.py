@@ -19,6 +19,12 @@ def train_on(trainer, announce, check=lambda checkpoint: None):
     Args:
         check: called with the checkpoint before, to refuse it.
     """
+    arguments = trainer.args
+    if arguments.max_steps > 0 and arguments.num_train_epochs != type(arguments).num_train_epochs:
+        announce(
+            f"trainer.num_train_epochs={arguments.num_train_epochs:g} is unused, since trainer.max_steps="
+            f"{arguments.max_steps} is given"
+        )
     resume = last_good_checkpoint(trainer.args.output_dir)
     if resume is not None:
         check(resume)

@@ -66,9 +66,20 @@ def trainer_arguments(spec, phase, directory):
     for name, place in said.items():
         if name in spec.trainer:
             raise ValueError(f"trainer.{name}={spec.trainer[name]!r} differs from phase to phase; use phases[].{place}")
+    decided = {
+        **dict.fromkeys(("num_train_epochs",), "phases[].steps say how long each is"),
+        **dict.fromkeys(("train_sampling_strategy", "remove_unused_columns"), "examples are made by their numbers, in order"),
+        **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start"), "measure_every says when a phase is measured"),
+        **dict.fromkeys(("load_best_model_at_end", "metric_for_best_model"), "a phase hands its last weights on"),
+    }
+    for name in spec.trainer:
+        if name in decided:
+            raise ValueError(f"trainer.{name}={spec.trainer[name]!r} does not belong here: {decided[name]}")
     defaults = {
         **{"lr_scheduler_type": "cosine", "warmup_steps": 0.1, "weight_decay": 0.05, "adam_beta2": 0.98},
         **{"logging_steps": 20, "report_to": "none", "save_strategy": "no", "eval_strategy": "no"},
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "use_cpu": not torch.accelerator.is_available(),
     }
     fixed = {
         "output_dir": str(directory),
@@ -79,8 +90,6 @@ def trainer_arguments(spec, phase, directory):
         # examples are drawn by number, and so are in no order to begin with
         "train_sampling_strategy": "sequential",
         "remove_unused_columns": False,
-        "dataloader_pin_memory": torch.cuda.is_available(),
-        "use_cpu": not torch.accelerator.is_available(),
     }
     return TrainingArguments(**{**defaults, **section, **fixed})
 

@@ -18,7 +18,7 @@ READS = {"labels": ("tower",), "words": ("text",), "images": PARTS}
 _DECIDED = {
     "text": ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"),
     "tower": ("num_channels",),
-    "bridge": ("text_config", "vision_config", "image_token_id"),
+    "bridge": ("model_type", "text_config", "vision_config", "image_token_id"),
 }
 
 

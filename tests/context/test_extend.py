@@ -196,3 +196,18 @@ def test_a_native_checkpoint_is_converted_on_the_way(checkpoint):
     assert result["context_after"] == 128 and result["passkey_after"] == [] and result["training"]["steps"] == 3
     config = AutoConfig.from_pretrained(checkpoint / "long")
     assert config.model_type == "variants" and config.rope_parameters["rope_theta"] > 10000
+
+
+def test_what_is_left_unread_is_told(checkpoint, monkeypatch):
+    """Corrupt records, and the keys whose part the stages take."""
+    from hf_variants.context import extend as module
+
+    lines, records = [], [json.dumps({"text": text(number)}) for number in range(40)]
+    (checkpoint / "text.jsonl").write_text("\n".join([*records, "{no json"]))
+    data = DataSpec(source=str(checkpoint / "text.jsonl"), sequence_length=128, eval_fraction=0.3)
+    monkeypatch.setattr(module, "run_stage", lambda *arguments, **more: "stage")
+    module.extend_context(spec_of(checkpoint, data=data, stages=[LengthSpec(64, 2)]), lines.append)
+    assert lines[0].startswith("data: 1 of 41 records are corrupt") and len(lines) == 3
+    assert [line.split(" is unused")[0] for line in lines[1:]] == ["trainer.max_steps=3", "data.sequence_length=128"]
+    module.extend_context(spec_of(checkpoint), lines.append)
+    assert len(lines) == 3

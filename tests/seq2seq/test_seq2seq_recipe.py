@@ -261,7 +261,9 @@ def test_repeated_sources_are_told(native, tmp_path):
     source = write(tmp_path / "pairs.jsonl", RECORDS[:20])
     held_out = write(tmp_path / "held_out.jsonl", [*RECORDS[10:12], *RECORDS[40:44]])
     lines = []
-    result = seq2seq(recipe(source, tmp_path / "out", native, data={"eval_source": held_out}), lines.append)
+    result = seq2seq(
+        recipe(source, tmp_path / "out", native, data={"eval_source": held_out, "eval_fraction": 0.1}), lines.append
+    )
     assert result["repeated"] == 2 and any("2 of 6 held-out sources also stand" in line for line in lines)
 
 

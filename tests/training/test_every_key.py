@@ -205,6 +205,64 @@ def test_a_wrong_name_in_a_free_section(job, key, section, message, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
+FILES = {"source": "absent.jsonl"}
+PARTS = {"sources": [{"source": "absent.jsonl"}]}
+READING = ("pretrain", "seq2seq")
+# a key that another one leaves without effect, as (job, keys over its recipe, words of the error)
+IDLE = [
+    *(
+        (job, {"data": {**FILES, "eval_source": "absent.jsonl", name: value}}, f"data.{name}={value} has no effect")
+        for job in READING
+        for name, value in {"eval_fraction": 0.3, "split_seed": 5}.items()
+    ),
+    *(
+        (job, {"data": {**FILES, name: "other"}}, f"data.{name}='other' has no effect: data.source=")
+        for job in READING
+        for name in ("subset", "split")
+    ),
+    *(
+        ("pretrain", {"data": {**PARTS, name: value}}, f"data.{name}={value!r} has no effect: each of data.sources")
+        for name, value in {"subset": "a", "split": "b", "text_key": "body", "max_documents": 3}.items()
+    ),
+    ("pretrain", {"data": {**PARTS, "stopping_strategy": "all_exhausted"}}, "'all_exhausted' has no effect: no source"),
+    ("pretrain", {"samples": {"steps": 5}}, "samples.steps=5 has no effect without samples.prompts"),
+    ("pretrain", {"samples": {"generation": {"top_k": 5}}}, "samples.generation=.* has no effect without samples.prompts"),
+    ("pretrain", {"model": {"preset": "tiny/mla", "model_type": "qwen3"}}, "model.model_type='qwen3' is not 'variants'"),
+    ("seq2seq", {"tokenizer": {"mask_token": "<m>"}}, "tokenizer.mask_token='<m>' has no effect with objective='seq2seq'"),
+    ("extend", {"data": {**DATA, "packing": "best_fit"}}, "data.packing='best_fit' has no effect with rows='long'"),
+    ("extend", {"passkey": {"trials": 0, "lengths": [8]}}, r"passkey.lengths=\[8\] has no effect with passkey.trials=0"),
+    ("extend", {"passkey": {"trials": 0, "depths": [0.5]}}, r"passkey.depths=\[0.5\] has no effect with passkey.trials=0"),
+    *(
+        ("vision_language", {"trainer": {name: value}}, f"trainer.{name}={value!r} does not belong here")
+        for name, value in {
+            "num_train_epochs": 2,
+            "train_sampling_strategy": "random",
+            "remove_unused_columns": True,
+            "eval_strategy": "steps",
+            "eval_steps": 5,
+            "load_best_model_at_end": True,
+        }.items()
+    ),
+    ("vision_language", {"bridge": {"model_type": "llava"}}, "bridge.model_type='llava' is decided by the task"),
+    *((job, {"base": {**RECIPES[job][1]["base"], "data": {**STUDIED["data"], "cache_dir": "rows"}}}, "data.cache_dir='rows'")
+      for job in STUDIES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "keys", "message"), IDLE, ids=ids)
+def test_a_key_that_another_one_leaves_without_effect(job, keys, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "absent.jsonl" in str(keys):
+        (tmp_path / "absent.jsonl").write_text('{"text": "a b", "source": "a", "target": "b"}\n' * 3)
+    before = set(tmp_path.iterdir())
+    mapping = {**_copied(RECIPES[job][1]), **keys}
+    if job == "seq2seq":
+        mapping |= {"model_path": None, "model": {"encoder": {"hidden_size": 16, "num_attention_heads": 2}, "decoder": {}}}
+    with pytest.raises(ValueError, match=message):
+        getattr(jobs, job)(build_spec(spec_of(job), mapping), announce=lambda line: None)
+    assert set(tmp_path.iterdir()) == before
+
+
 TRAINER_NUMBERS = {
     **{"learning_rate": -1e-3, "weight_decay": -0.1, "max_grad_norm": -1.0, "warmup_steps": -5, "adam_beta2": 1.0},
     **{"per_device_train_batch_size": 0, "per_device_eval_batch_size": 0, "gradient_accumulation_steps": 0, "max_steps": -2},

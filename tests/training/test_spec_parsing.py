@@ -199,6 +199,17 @@ def test_a_word_that_leaves_keys_of_the_recipe_without_effect_says_so(tmp_path, 
     assert not capsys.readouterr().out
 
 
+def test_a_word_that_names_held_out_documents_replaces_how_they_are_held_out(tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("output_dir: out\ndata: {source: a.txt, eval_fraction: 0.3, split_seed: 4}\n")
+    spec = load_spec(TrainingSpec, str(recipe), ["data.eval_source=b.txt"])
+    assert (spec.data.eval_source, spec.data.eval_fraction, spec.data.split_seed) == ("b.txt", 0.05, 0)
+    shown = capsys.readouterr().out
+    assert "data.eval_fraction=0.3 is unused, since data.eval_source='b.txt' is given" in shown and "split_seed=4" in shown
+    assert load_spec(TrainingSpec, str(recipe), ["data.eval_source=null"]).data.eval_fraction == 0.3
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("owner", ["tokenizer.path", "model_path"])
 def test_keys_of_a_tokenizer_that_is_loaded_are_refused_where_they_are_given_beside_it(owner):
     words = ["output_dir=out", f"{owner}=somewhere", "tokenizer.vocab_size=600"]
