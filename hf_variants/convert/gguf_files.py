@@ -5,6 +5,7 @@ alone, so that results are its results in every bit and no file lies in memory a
 though a model computes with it (a stretched RoPE, a tensor without a place) is read here, or refused.
 """
 
+import copy
 import math
 import re
 from dataclasses import dataclass
@@ -19,19 +20,30 @@ from hf_variants.convert.stages import LazyTensors
 # The frequency factors that files of Llama 3.1 and after hold in place of their scaling's four numbers, which were published.
 _ROPE_FREQS = "rope_freqs.weight"
 _LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# Keys of a file whose values transformers leaves to the defaults of the config class, in some families or in all.
+# Keys of a file whose values transformers leaves to the defaults of the config class, in some families or in all, and their
+# names in configs.
 _PLAIN = {
-    "vocab_size": "vocab_size",
-    "context_length": "n_positions",
-    "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window",
-    "attn_logit_softcapping": "attn_logit_softcapping",
-    "final_logit_softcapping": "final_logit_softcapping",
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "vocab_size": ("vocab_size",),
+    "context_length": ("n_positions",),
+    "attention.key_length": ("head_dim",),
+    "attention.sliding_window": ("sliding_window",),
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_weights_norm": ("norm_topk_prob",),
 }
-# Keys by which a model computes, and that nothing here reads.
-_UNREAD = re.compile(r"rope\.scaling\.|attention\.scale$|(logit|residual|embedding)_scale$|clamp_kqv$|max_alibi_bias$")
+# Keys that the shapes and names of the tensors say again, and keys by which no logit is computed.
+_TOLD_BY_TENSORS = (
+    *("feed_forward_length", "vocab_size", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
+    *("expert_feed_forward_length", "expert_shared_feed_forward_length", "use_parallel_residual"),
+)
+_NO_LOGIT = ("context_length", "tensor_data_layout", "pooling_type")
+# Keys that do nothing at one value; at 0, that is at none, every key does nothing.
+_IDLE = {"attention.causal": True, "expert_weights_scale": 1.0, "expert_weights_norm": False}
+_PATTERN, _BASE, _BASE_OF_WINDOWS = "attention.sliding_window_pattern", "rope.freq_base", "rope.freq_base_swa"
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 # Keys of `rope_parameters` behind those of a file, for the scalings that a file tells whole.
 _SCALINGS = {
     "linear": {"rope.scaling.factor": "factor"},
@@ -78,8 +90,12 @@ class GgufFile:
             self.keys = {key: field.contents() for key, field in fields.items()}
             self.tensors = [_stored(tensor) for tensor in reader.tensors]
             self.architecture = self.keys["general.architecture"]
+        except OSError as error:
+            raise ValueError(f"the GGUF file {self.path} cannot be read: {error}") from error
         except Exception as error:  # the reader follows offsets wherever they lead, and fails with whatever lies there
             raise ValueError(f"the GGUF file {self.path} is truncated or damaged ({error!r}); fetch it again") from error
+        if (parts := self.keys.get("split.count", 0)) > 1:
+            raise ValueError(f"{self.path} is one of {parts} parts of a model; merge them (llama-gguf-split --merge) first")
         self._refuse_unknown_kinds()
 
     def size(self):
@@ -95,12 +111,22 @@ class GgufFile:
             config = AutoConfig.from_pretrained(self.folder, gguf_file=self.path.name)
         except Exception as error:
             raise ValueError(f"the GGUF file {self.path} holds no config that transformers can read: {error}") from error
+        if config.is_encoder_decoder:
+            raise ValueError(
+                f"{self.path} holds an encoder-decoder ({config.model_type}), and a GGUF file says neither its activation nor "
+                "whether its logits are scaled: convert the model from its safetensors"
+            )
         prefix = f"{self.architecture}."
         told = {key.removeprefix(prefix): value for key, value in self.keys.items() if key.startswith(prefix)}
         known = config.to_dict()
-        keys = {ours: told[theirs] for theirs, ours in _PLAIN.items() if theirs in told and ours in known}
-        if rope := self._rope(told, {**known, **keys}):
-            keys["rope_parameters"] = {**known["rope_parameters"], **rope}
+        names = {theirs: next((name for name in ours if name in known), None) for theirs, ours in _PLAIN.items()}
+        read = {theirs: ours for theirs, ours in names.items() if theirs in told and ours is not None}
+        keys = {ours: told[theirs] for theirs, ours in read.items()}
+        if _PATTERN in told and "layer_types" in known:
+            keys["layer_types"] = _layer_types(told[_PATTERN], len(known["layer_types"]))
+        self._refuse_unread(told, {*read, *self._mapped(), *((_PATTERN,) if "layer_types" in keys else ())}, known)
+        if known.get("rope_parameters"):
+            keys["rope_parameters"] = self._rope_parameters(told, {**known, **keys})
         different = {key: value for key, value in keys.items() if value != known[key]}
         return type(config).from_dict({**known, **different}) if different else config
 
@@ -118,9 +144,48 @@ class GgufFile:
             numbers[start : start + _TOGETHER] = dequantize(raw[start : start + _TOGETHER], stored.kind)
         return numbers.reshape(stored.shape)
 
+    def _mapped(self):
+        """Keys of the file that transformers reads into the config."""
+        from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+        names = (self.architecture, self.architecture.replace("moe", "_moe"), self.architecture.replace("-", "_"))
+        return {key for name in names for key, ours in GGUF_CONFIG_MAPPING.get(name, {}).items() if ours is not None}
+
+    def _refuse_unread(self, told, read, config):
+        """Raise ValueError for keys by which the model may compute, and that nothing reads."""
+        rope = ("rope.",) if config.get("rope_parameters") else ()
+        unread = {
+            key: value
+            for key, value in told.items()
+            if key not in {*read, *_TOLD_BY_TENSORS, *_NO_LOGIT} and not key.startswith(rope)
+            if value and value != _IDLE.get(key) or key == "attention.causal" and not value
+        }
+        if unread:
+            raise ValueError(
+                f"{self.path} says {unread}, by which the model computes and which transformers does not read: convert the "
+                "model from its safetensors"
+            )
+
+    def _rope_parameters(self, told, config):
+        """`rope_parameters` with what the file says and transformers does not read."""
+        given = copy.deepcopy(config["rope_parameters"])
+        nested = _GLOBAL in given or _LOCAL in given
+        parts = [given.get(_GLOBAL)] if nested else [given]
+        for part in parts:
+            if part is not None:
+                part |= {"rope_theta": told[_BASE]} if _BASE in told else {}
+                part |= self._rope(told, {**config, "rope_parameters": part})
+        if _BASE_OF_WINDOWS in told:
+            if _LOCAL in given:
+                given[_LOCAL]["rope_theta"] = told[_BASE_OF_WINDOWS]
+            elif told[_BASE_OF_WINDOWS] != told.get(_BASE):
+                self._refuse_unread({_BASE_OF_WINDOWS: told[_BASE_OF_WINDOWS]}, (), {})
+        return given
+
     def _rope(self, told, config):
-        """Keys of `rope_parameters` that the file says and transformers does not read."""
-        unread = {key: value for key, value in told.items() if _UNREAD.search(key)}
+        """Keys of `rope_parameters`, of one kind of layers, that the file says and transformers does not read."""
+        read = ("rope.dimension_count", _BASE, _BASE_OF_WINDOWS)
+        unread = {key: value for key, value in told.items() if key.startswith("rope.") and key not in read}
         scaling = unread.get("rope.scaling.type")
         if scaling == "none" or (scaling is None and "rope.scaling.factor" not in unread and unread.keys() <= _ALONE):
             unread = {key: value for key, value in unread.items() if not key.startswith("rope.scaling.")}
@@ -241,6 +306,12 @@ def _wide_rows(stored):
     rows, width = math.prod(stored.shape[:-1]), stored.shape[-1]
     together = max((count for count in range(1, max(1, _WIDE // width) + 1) if rows % count == 0), default=1)
     return rows // together
+
+
+def _layer_types(pattern, layers):
+    """From every how many layers one sees the whole text, or from a list of which layers have a window."""
+    local = pattern if isinstance(pattern, list) else [bool((index + 1) % pattern) for index in range(layers)]
+    return [_LOCAL if windowed else _GLOBAL for windowed in local]
 
 
 def _head_dim(config):

@@ -68,9 +68,14 @@ def _load_gguf(path, name, dtype, head, load_kwargs):
     others = sorted(load_kwargs.keys() - set(_WHERE))
     if others:
         raise ValueError(f"{others} cannot be given with gguf_file, whose weights are unpacked on the CPU; leave them out")
-    dtype = getattr(torch, dtype) if isinstance(dtype, str) and dtype != "auto" else dtype
+    if isinstance(dtype, str) and dtype != "auto":
+        if not isinstance(found := getattr(torch, dtype, None), torch.dtype):
+            raise ValueError(f"dtype={dtype!r} is unknown; choose from float32, bfloat16, float16, float64")
+        dtype = found
     folder = Path(path)
-    if not folder.is_dir():
+    if folder.is_dir():
+        folder /= load_kwargs.get("subfolder") or ""
+    else:
         try:
             folder = Path(cached_file(str(path), name, **load_kwargs)).parent
         except OSError as error:

@@ -99,6 +99,9 @@ def _known(architecture, model_type, config):
 
 
 def _add(writer, key, value):
+    if isinstance(value, list):
+        writer.add_array(key, value)
+        return
     add = writer.add_string if isinstance(value, str) else writer.add_bool if isinstance(value, bool) else None
     add = add or (writer.add_uint32 if isinstance(value, int) else writer.add_float32)
     add(key, value)

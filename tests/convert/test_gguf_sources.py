@@ -113,6 +113,11 @@ def test_frequency_factors_of_llama_3(factor, tmp_path):
         ({"rope.scaling.type": "yarn", "rope.scaling.attn_factor": 2.0}, {}, "rope.scaling.attn_factor"),
         ({"rope.scaling.factor": 2.0}, {}, "rope.scaling.factor"),
         ({"attention.scale": 0.5}, {}, "attention.scale"),
+        ({"attention.sliding_window": 8}, {}, "attention.sliding_window"),
+        ({"attention.causal": False}, {}, "attention.causal"),
+        ({"attention.temperature_scale": 0.1}, {}, "attention.temperature_scale"),
+        ({"rope.freq_base_swa": 5000.0}, {}, "rope.freq_base_swa"),
+        ({"a_key_of_tomorrow": 2}, {}, "a_key_of_tomorrow"),
         ({}, {"rope_freqs.weight": np.full(8, 3.0, np.float32)}, "rope_freqs.weight .* no published scaling"),
         ({}, {"rope_factors_long.weight": np.ones(8, np.float32)}, "1 tensors that have no place .*rope_factors_long.weight"),
         ({}, {"blk.0.attn_sinks.weight": np.ones(4, np.float32)}, "1 tensors that have no place .*attn_sinks"),
@@ -125,6 +130,58 @@ def test_what_nothing_reads_is_refused(told, tensors, match, tmp_path):
     with pytest.raises(ValueError, match="(?s)" + match):
         from_native(tmp_path / "source", gguf_file=FILE)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told", "expected"),
+    [
+        ("starcoder2", {"rope.freq_base": 1e6}, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+        ("stablelm", {"rope.freq_base": 5e4}, {"rope_theta": 5e4}),
+        ("nemotron", {"attention.layer_norm_epsilon": 0.25}, {"norm_eps": 0.25}),
+        ("qwen3moe", {"expert_weights_norm": False, "expert_weights_scale": 1.0}, {"norm_topk_prob": False}),
+        ("llama", {"attention.sliding_window": 0, "expert_count": 0, "attention.causal": True}, {}),
+        (
+            "gemma3",
+            {"attention.sliding_window_pattern": 2, "rope.freq_base_swa": 5e3, "rope.freq_base": 2e6},
+            {
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+                    "full_attention": {"rope_type": "default", "rope_theta": 2e6},
+                },
+            },
+        ),
+        (
+            "gemma3",
+            {"attention.sliding_window_pattern": [True, False], "rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
+            {
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                },
+            },
+        ),
+    ],
+)
+def test_what_the_library_leaves_to_defaults_is_read(architecture, told, expected, tmp_path):
+    write_gguf(tmp_path, architecture, told=told)
+    config = GgufFile(tmp_path, FILE).config
+    found = {**config.to_dict(), "rope_theta": config.rope_parameters.get("rope_theta")}
+    assert {key: found[key] for key in expected} == expected
+    from_native(tmp_path, gguf_file=FILE)
+
+
+def test_an_encoder_decoder_is_refused(tmp_path):
+    """Its activation would be a guess: the file of a gated GELU reads as a gated ReLU."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(tmp_path / FILE, "t5")
+    for key in ("embedding_length", "block_count", "attention.head_count", "attention.key_length", "feed_forward_length"):
+        writer.add_uint32(f"t5.{key}", 4)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        write()
+    with pytest.raises(ValueError, match="encoder-decoder .t5.*from its safetensors"):
+        convert_checkpoint(tmp_path, tmp_path / "out", gguf_file=FILE)
 
 
 # ---- damage ----
@@ -149,6 +206,10 @@ def test_arguments(keywords, match, tmp_path):
     write_gguf(tmp_path, "llama")
     with pytest.raises(ValueError, match=match):
         convert_checkpoint(tmp_path, tmp_path / "out", **keywords)
+    with pytest.raises(ValueError, match="dtype='floot32' is unknown"):
+        from_native(tmp_path, gguf_file=FILE, dtype="floot32")
+    with pytest.raises(ValueError, match=r"'model.gguf' is not in .*part"):
+        from_native(tmp_path, gguf_file=FILE, subfolder="part")
     with pytest.raises(ValueError, match=r"\['device_map'\] cannot be given with gguf_file"):
         from_native(tmp_path, gguf_file=FILE, device_map="cpu")
 
