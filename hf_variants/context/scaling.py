@@ -79,9 +79,8 @@ def _check_request(config, method, factor, layers):
     if getattr(config, "position_embedding_type", None) != "rope":
         kind = getattr(config, "position_embedding_type", None)
         raise ValueError(
-            f"position_embedding_type={kind!r} has no rotary frequencies to rescale; the context of 'learned' is its "
-            f"table, "
-            "'alibi', 'sinusoidal' and 'none' take longer input as they are"
+            f"position_embedding_type={kind!r} has no rotary frequencies to rescale; the context of 'learned' and "
+            "'learned_relative' is their table, the others take longer input as they are"
         )
     if method not in METHODS:
         raise ValueError(f"method={method!r} is unknown{nearest(method, METHODS)}; choose from {list(METHODS)}")

@@ -135,9 +135,9 @@ def bart_stack(stack, *more):
     ]
 
 
-def pre_norms(final=True):
+def pre_norms(embedding_norm=False):
     """Norms before the branches and, behind each stack, a last one."""
-    return Always(norm_placement="pre", final_norm=final)
+    return Always(norm_placement="pre", final_norm=True, embedding_norm=embedding_norm)
 
 
 def post_norms(embedding_norm):
