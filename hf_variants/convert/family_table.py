@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from hf_variants.convert.config_conversion import config_from_native
 from hf_variants.convert.config_map import Refuse, TrainingOnly
+from hf_variants.convert.quiet import quiet
 from hf_variants.convert.registry import file_of, find_family
 
 _SHAPE = (
@@ -53,7 +54,8 @@ def family_row(model_type):
     from transformers import CONFIG_MAPPING
 
     found = find_family(model_type)
-    config = config_from_native(CONFIG_MAPPING[model_type](**found.needs))
+    with quiet():
+        config = config_from_native(CONFIG_MAPPING[model_type](**found.needs))
     text = import_module(f"hf_variants.convert.families.{file_of(model_type)}").__doc__
     first = " ".join(text.split("\n\n")[0].split())
     refused = {rule.key: rule.reason for rule in found.every_rule() if isinstance(rule, Refuse)}
@@ -88,7 +90,6 @@ def all_families():
     and the docs.
     """
     from hf_variants.convert.left_out import LEFT_OUT, UNWRITTEN
-    from hf_variants.convert.quiet import quiet
     from hf_variants.convert.registry import family_names
 
     with quiet():

@@ -1,16 +1,20 @@
 """Silence about native configs that are only built to be compared."""
 
+import logging
 from contextlib import contextmanager
 
 
 @contextmanager
 def quiet():
-    """Without the library's warnings about native configs that are only built to be compared."""
-    from transformers.utils import logging
+    """Without the library's warnings, and those of this package, about native configs that are only built to be compared."""
+    from transformers.utils import logging as library
 
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    ours, before = logging.getLogger("hf_variants"), library.get_verbosity()
+    level = ours.level
+    library.set_verbosity_error()
+    ours.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        library.set_verbosity(before)
+        ours.setLevel(level)

@@ -12,11 +12,11 @@ import pytest
 import seq2seq_cases
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
-from transformers.utils import logging as library
 
 from hf_variants.convert import config_from_native, config_to_native, convert_checkpoint, find_family, from_native
 from hf_variants.convert.config_conversion import as_plain_dict
 from hf_variants.convert.config_map import TrainingOnly
+from hf_variants.convert.quiet import quiet
 from hf_variants.convert.registry import known_families
 
 KEYS = [
@@ -79,16 +79,20 @@ def test_alive_in_native_training_alone(family, key):
 @pytest.mark.parametrize(("family", "key"), KEYS)
 def test_told_and_kept(family, key, caplog):
     native = changed(family, key, 0.1)
-    library.enable_propagation()
     with caplog.at_level(logging.WARNING):
         config = config_from_native(native)
-    library.disable_propagation()
     assert f"{family} trains otherwise than what it becomes: {key}=0.1: natively it " in caplog.text
     back = config_to_native(config)
     assert as_plain_dict(back) == as_plain_dict(native)
     # where nothing is kept the key is off, whatever the default of the native class
     config.native = None
     assert not find_family(family).untrained(config_to_native(config, family))
+
+
+def test_whoever_only_compares_is_told_nothing(caplog):
+    with caplog.at_level(logging.WARNING), quiet():
+        config_from_native(changed("m2m_100", "encoder_layerdrop", 0.1))
+    assert not caplog.text
 
 
 def test_the_keys_of_every_kind_are_among_them():
