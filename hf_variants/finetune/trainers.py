@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 from ..modeling.vocabulary import nearest
 from ..training.arguments import DEFAULTS as RUN_DEFAULTS
-from ..training.arguments import check_trainer_numbers
+from ..training.arguments import check_trainer_numbers, refuse_smoothing
 from ..training.spec_parsing import convert
 
 _ELSEWHERE = {
@@ -53,6 +53,8 @@ def arguments_of(spec):
     import torch
 
     cls = argument_class(spec.task)
+    if spec.task == "preference":
+        refuse_smoothing(spec.trainer, "DPO compares answers and reads no labels; its own key is trainer.label_smoothing")
     hints = get_type_hints(cls)
     known = {field.name for field in dataclasses.fields(cls) if field.init} - set(_ELSEWHERE)
     section = {}

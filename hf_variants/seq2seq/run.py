@@ -19,7 +19,7 @@ from ..finetune.adapters import adapter_config, keep_differentiable, make_reacha
 from ..finetune.base import base_fingerprint, check_source, converted, is_native, written_once
 from ..finetune.examples import read_examples
 from ..finetune.specs import ADAPTERS
-from ..training.arguments import check_generation_section, training_arguments
+from ..training.arguments import NO_LABELS_LEFT, check_generation_section, refuse_smoothing, training_arguments
 from ..training.bounds import check_numbers
 from ..training.idle_keys import refuse_idle_keys, refuse_idle_tokenizer_keys
 from ..training.models import build_config, check_pair_lengths, draft_config, is_pair, load_model, model_section, read_config
@@ -77,6 +77,7 @@ def check_spec(spec):
     refuse_idle_tokenizer_keys(spec)
     refuse_idle_keys(spec, "objective", {"tokenizer.mask_token": ("mlm",)})
     check_generation_section(spec.generation)
+    refuse_smoothing(spec.trainer, NO_LABELS_LEFT)
     check_optimizer(spec)
     refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})
     quantization(spec)

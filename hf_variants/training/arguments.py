@@ -77,6 +77,16 @@ def check_trainer_numbers(section):
         _BOUNDS.get(key, Bounds()).check(value, f"trainer.{key}")
 
 
+def refuse_smoothing(section, reason):
+    """Raise a ValueError for a `trainer` section that asks for smoothed labels where `reason` says that none are."""
+    if value := section.get("label_smoothing_factor"):
+        raise ValueError(f"trainer.label_smoothing_factor={value!r} does not belong here: {reason}")
+
+
+# Trainer takes the labels away, from which an encoder-decoder makes what its decoder reads
+NO_LABELS_LEFT = "Trainer would keep the labels, which the decoder reads, to itself; leave it out"
+
+
 def training_arguments(spec):
     """TrainingArguments of a spec. Raises ValueError with transformers' own reason for values that it refuses."""
     import torch

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .arguments import NO_LABELS_LEFT, refuse_smoothing
 from .idle_keys import refuse_idle_keys
 from .span_corruption import CorruptedRows, corruption_for, sentinel_ids, sentinel_names
 from .trainer import collate_rows
@@ -147,6 +148,7 @@ def _check_keys(spec):
     refuse_idle_keys(spec, "objective", _OBJECTIVES_OF)
     if spec.objective != "span_corruption":
         return
+    refuse_smoothing(spec.trainer, NO_LABELS_LEFT)
     needed = corruption_of_spec(spec).spans
     if needed > spec.span_corruption.sentinels and spec.model is not None:
         raise ValueError(

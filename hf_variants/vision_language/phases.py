@@ -59,7 +59,7 @@ def trainer_arguments(spec, phase, directory):
     """TrainingArguments of a phase. Raises ValueError for keys of `trainer` that are unknown or said elsewhere."""
     from transformers import TrainingArguments
 
-    from ..training.arguments import check_trainer_section
+    from ..training.arguments import check_trainer_section, refuse_smoothing
 
     section = check_trainer_section(spec.trainer)
     said = {"max_steps": "steps", "learning_rate": "learning_rate", "per_device_train_batch_size": "batch_size"}
@@ -72,6 +72,7 @@ def trainer_arguments(spec, phase, directory):
         **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start"), "measure_every says when a phase is measured"),
         **dict.fromkeys(("load_best_model_at_end", "metric_for_best_model"), "a phase hands its last weights on"),
     }
+    refuse_smoothing(spec.trainer, "the loss of a phase is that of the model or of the probe; leave it out")
     for name in spec.trainer:
         if name in decided:
             raise ValueError(f"trainer.{name}={spec.trainer[name]!r} does not belong here: {decided[name]}")

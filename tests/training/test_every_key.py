@@ -208,6 +208,7 @@ def test_a_wrong_name_in_a_free_section(job, key, section, message, tmp_path, mo
 FILES = {"source": "absent.jsonl"}
 PARTS = {"sources": [{"source": "absent.jsonl"}]}
 READING = ("pretrain", "seq2seq")
+SMALL_PAIR = {"encoder": {"hidden_size": 16, "num_attention_heads": 2}, "decoder": {}}
 # a key that another one leaves without effect, as (job, keys over its recipe, words of the error)
 IDLE = [
     *(
@@ -243,6 +244,15 @@ IDLE = [
             "load_best_model_at_end": True,
         }.items()
     ),
+    *(
+        (job, {**more, "trainer": {"max_steps": 1, "label_smoothing_factor": 0.1}}, "label_smoothing_factor=0.1 does not")
+        for job, more in (
+            ("seq2seq", {}),
+            ("finetune", {"task": "preference"}),
+            ("pretrain", {"objective": "span_corruption", "model": SMALL_PAIR}),
+        )
+    ),
+    ("vision_language", {"trainer": {"label_smoothing_factor": 0.1}}, "trainer.label_smoothing_factor=0.1 does not belong"),
     ("vision_language", {"bridge": {"model_type": "llava"}}, "bridge.model_type='llava' is decided by the task"),
     *((job, {"base": {**RECIPES[job][1]["base"], "data": {**STUDIED["data"], "cache_dir": "rows"}}}, "data.cache_dir='rows'")
       for job in STUDIES),
@@ -257,7 +267,7 @@ def test_a_key_that_another_one_leaves_without_effect(job, keys, message, tmp_pa
     before = set(tmp_path.iterdir())
     mapping = {**_copied(RECIPES[job][1]), **keys}
     if job == "seq2seq":
-        mapping |= {"model_path": None, "model": {"encoder": {"hidden_size": 16, "num_attention_heads": 2}, "decoder": {}}}
+        mapping |= {"model_path": None, "model": SMALL_PAIR}
     with pytest.raises(ValueError, match=message):
         getattr(jobs, job)(build_spec(spec_of(job), mapping), announce=lambda line: None)
     assert set(tmp_path.iterdir()) == before
