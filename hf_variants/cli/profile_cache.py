@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..training.spec_parsing import parse_words
+from .compared_configs import compared_configs, sources_and_words
 from .console import announce, announce_files, check_plot, console
 from .describe import SOURCE_HELP
 
@@ -51,14 +51,10 @@ def profile_cache(
         raise ValueError(f"--text {text} is read by trained weights, which fit their own config alone; leave changes out")
     new_tokens = 32 if new_tokens is None else new_tokens
     from ..analysis.describe import human_bytes
-    from ..convert.config_source import read_config
     from ..evaluation.cache_profile import count_cache, decoder_of, measure_caches
 
     kind = dtype_named(dtype)
-    configs = {name: read_config(name, **changed) for name in models}
-    for words in vary or ():
-        name, keys = labelled(words)
-        configs[name] = read_config(models[0], **{**changed, **dict(parse_words(_keys(keys)))})
+    configs = compared_configs(models, changed, vary)
     options = (length, batch_size, kind, cache, encoder_length)
     profiles = [count_cache(name, config, *options) for name, config in configs.items()]
     if measure:
@@ -126,32 +122,6 @@ def _speed(profile):
     if profile.tokens_per_second is None:
         return "", ""
     return f"{profile.tokens_per_second:.1f}", f"{profile.processor_ms_per_token:.3g}"
-
-
-def labelled(words):
-    """(name, `KEY=VALUE,...`) of a `--vary` option, whose name stands before a colon or is the words themselves."""
-    name, colon, keys = words.partition(":")
-    return (name, keys) if colon and "=" not in name else (words, words)
-
-
-def sources_and_words(arguments):
-    """Arguments apart into sources and {key: value} of the `KEY=VALUE` words. Raises ValueError where no source is left."""
-    import re
-
-    words = [text for text in arguments if re.match(r"[A-Za-z_][\w.]*=", text)]
-    sources = [text for text in arguments if text not in words]
-    if not sources:
-        raise ValueError(
-            f"{' '.join(words)} changes a config, and none is named; give a preset, a .json, a folder or a Hub id"
-        )
-    return sources, dict(parse_words(words))
-
-
-def _keys(words):
-    """`a=1,b=2` apart at the commas that a key follows, so that lists keep theirs."""
-    import re
-
-    return re.split(r",(?=[\w.]+=)", words)
 
 
 def _check_size(configs, dtype):

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from ..training.spec_parsing import parse_words
+from .compared_configs import compared_configs, sources_and_words
 from .console import announce, announce_files, check_plot, console
 from .describe import SOURCE_HELP
-from .profile_cache import _keys, dtype_named, labelled, sources_and_words
+from .profile_cache import dtype_named
 
 
 def add_to(app):
@@ -41,14 +41,10 @@ def profile_cross(
     if new_tokens is not None and not measure:
         raise ValueError(f"--new-tokens {new_tokens} is timed by --measure alone; add it or leave the number out")
     lengths = _numbers(encoder_lengths)
-    from ..convert.config_source import read_config
     from ..evaluation.cross_profile import count_cross, measure_cross
 
     kind = dtype_named(dtype)
-    configs = {name: read_config(name, **changed) for name in models}
-    for words in vary or ():
-        name, keys = labelled(words)
-        configs[name] = read_config(models[0], **{**changed, **dict(parse_words(_keys(keys)))})
+    configs = compared_configs(models, changed, vary)
     profiles = [count_cross(name, config, lengths, length, batch_size, kind) for name, config in configs.items()]
     if measure:
         for profile, config in zip(profiles, configs.values(), strict=True):

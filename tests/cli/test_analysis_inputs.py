@@ -105,6 +105,15 @@ WRONG = {
     "negative budget": (["scaling", "plan", "--flops", "-1"], "flops=-1.0 is out of range"),
     "no model": (["profile-cache", "hidden_size=4"], "hidden_size=4 changes a config, and none is named"),
     "changed weights": (["profile-cache", "{decoder}", "--vary", "head_dim=4", "--text", "{text}"], "leave changes out"),
+    **{
+        f"{command}, {what}": ([*READERS[command], *words], said)
+        for command, key in (("profile-cache", "rope_theta"), ("profile-cross", "decoder.rope_theta"))
+        for what, words, said in (
+            ("one name twice", ["--vary", f"a:{key}=4", "--vary", f"a:{key}=8"], "'a' names two configs"),
+            ("a name that is the source", [READERS[command][1]], "names two configs"),
+            ("one key twice", ["--vary", f"a:{key}=4,{key}=8"], f"gives {key} twice"),
+        )
+    },
     "many bytes": (["profile-cache", "llama-3-8b", "--measure"], "GB of weights, 32 of them of llama-3-8b"),
 }
 
