@@ -15,6 +15,7 @@ import torch
 from hf_variants.convert.beside import beside
 from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native, set_tied
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
+from hf_variants.convert.gguf_files import refuse_bare_file
 from hf_variants.convert.heads import OUR_TYPES, native_class, our_class
 from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_card, keep_files
 from hf_variants.convert.native_layout import save_steps
@@ -288,6 +289,7 @@ def _opened(src, dtype, gguf_file, dequantize, revision, tokenizer=None):
     if tokenizer is not None:
         raise ValueError("tokenizer=... is for a model in memory; that of a folder or repository goes along by itself")
     folder = Path(src)
+    refuse_bare_file(src)
     if folder.is_dir():
         if revision is not None:
             raise ValueError(f"revision={revision!r} is for a Hub id, but {str(src)!r} is a folder; leave it out")

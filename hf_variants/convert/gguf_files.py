@@ -64,6 +64,16 @@ class _Stored:
     start: int
 
 
+def refuse_bare_file(path):
+    """Raise ValueError where the source is a GGUF file itself, with what to give instead."""
+    path = Path(path)
+    if path.suffix == ".gguf":
+        raise ValueError(
+            f"{str(path)!r} is a GGUF file; give its folder {str(path.parent)!r} and gguf_file={path.name!r} "
+            f"(--gguf-file {path.name})"
+        )
+
+
 class GgufFile:
     """The head of a GGUF file: its keys, and where its tensors lie.
 

@@ -23,6 +23,9 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
     """
     from transformers import AutoConfig, PreTrainedConfig
 
+    from hf_variants.convert.gguf_files import refuse_bare_file
+
+    refuse_bare_file(path)
     if gguf_file is not None:
         return _load_gguf(path, gguf_file, dtype, head, load_kwargs)
     where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}

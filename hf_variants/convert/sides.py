@@ -183,7 +183,9 @@ def read_config(folder):
 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise ValueError(f"no config.json in {folder}: it holds no checkpoint")
+        found = sorted(path.name for path in folder.glob("*.gguf"))
+        told = f"; of its GGUF files {found}, name one by gguf_file (--gguf-file)" if found else ""
+        raise ValueError(f"no config.json in {folder}: it holds no checkpoint{told}")
     kind = _model_type(folder)
     if kind not in OUR_TYPES:
         find_family(kind)

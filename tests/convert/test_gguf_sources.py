@@ -214,6 +214,15 @@ def test_arguments(keywords, match, tmp_path):
         from_native(tmp_path, gguf_file=FILE, device_map="cpu")
 
 
+def test_a_file_that_is_not_named_as_one_is_told_how(tmp_path):
+    write_gguf(tmp_path, "llama")
+    with pytest.raises(ValueError, match=r"of its GGUF files \['model.gguf'\], name one by gguf_file"):
+        convert_checkpoint(tmp_path, tmp_path / "out")
+    for read in (from_native, lambda path: convert_checkpoint(path, tmp_path / "out")):
+        with pytest.raises(ValueError, match=r"is a GGUF file; give its folder .* and gguf_file='model.gguf'"):
+            read(tmp_path / FILE)
+
+
 def test_architecture_that_is_no_family(tmp_path):
     """The tensors are never looked at."""
     from gguf import GGUFWriter
