@@ -136,7 +136,8 @@ def _wide(stack):
 
 
 def _table_gradient(stack, layout):
-    return stack.config.vocab_size * stack.config.embedding_size * layout.stream
+    vocabulary = stack.config.vocab_size / vocabulary_divisor(stack.config, stack.batch.tensor_parallel)
+    return vocabulary * stack.config.embedding_size * layout.stream
 
 
 def _head(stack, settings, layout):

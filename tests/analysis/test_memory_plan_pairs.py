@@ -144,6 +144,15 @@ def test_devices_divide_both_stacks():
     assert laid_out["weights"] == 4 * (count_parameters(experts).total - routed * 3 // 4)
 
 
+@pytest.mark.parametrize("joined", [{}, {"share_embeddings": True}, {"share_embeddings": True, "tie_word_embeddings": True}])
+def test_a_table_has_the_gradients_of_its_rows_on_a_device(joined):
+    """What waits beside the gradients while the last table is differentiated, under accumulation the whole of it."""
+    for size, rows in ((1, 97), (2, 49)):
+        options = {"length": 8, "dtype": "float32", "devices": size, "tensor_parallel": size, "accumulation": 2}
+        last, step = (phase["parts"]["gradients"] for phase in plan_memory(small(**joined), **options)["phases"][-2:])
+        assert last - step == rows * 32 * 4
+
+
 def test_generating_keeps_both_caches():
     options = {"length": 16, "encoder_length": 48, "rows": 2, "dtype": "bfloat16"}
     plan = plan_memory(small(), purpose="generate", **options)
