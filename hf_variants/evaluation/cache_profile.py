@@ -179,7 +179,7 @@ def _check_measurable(profile, config, new_tokens):
 
 
 def _turns(new_tokens):
-    """Tokens of each turn: a handful of turns, the first of which has one token more, which is not timed."""
+    """Tokens of each turn: a handful of turns, of which the last takes what is left over."""
     share = max(1, new_tokens // 4)
     turns = [share] * (new_tokens // share)
     turns[-1] += new_tokens - sum(turns)

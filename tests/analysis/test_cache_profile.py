@@ -7,7 +7,7 @@ import torch
 
 from hf_variants import VariantsConfig, VariantsForCausalLM, cli
 from hf_variants.evaluation.cache_perplexity import cache_perplexity
-from hf_variants.evaluation.cache_profile import count_cache, measure_cache, measure_caches, quantized_cache
+from hf_variants.evaluation.cache_profile import _Decoder, count_cache, measure_cache, measure_caches, quantized_cache
 
 BASE = {
     "vocab_size": 61,
@@ -104,7 +104,9 @@ def test_a_missing_package_is_named(monkeypatch):
         quantized_cache("hqq", VariantsConfig(**BASE))
 
 
-def test_models_decode_by_turns():
+def test_models_decode_by_turns(monkeypatch):
+    order, decode = [], _Decoder.decode
+    monkeypatch.setattr(_Decoder, "decode", lambda self, tokens: (order.append((self, tokens)), decode(self, tokens))[1])
     configs = [VariantsConfig(**{**BASE, **TOGGLES[name]}) for name in ("mha", "mqa")]
     profiles = [count_cache(str(index), config, 8) for index, config in enumerate(configs)]
     seen = []
@@ -113,6 +115,27 @@ def test_models_decode_by_turns():
     for profile in profiles:
         assert profile.measured_bytes == profile.bytes and profile.tokens_per_second > 0
         assert 0 < profile.processor_ms_per_token < 1000
+    first, second = order[0][0], order[1][0]
+    assert order == [(decoder, tokens) for tokens in (2, 2, 2, 3) for decoder in (first, second)] and first is not second
+    # the first token warms up
+    assert all(len(times) == 8 for one in (first, second) for times in (one.seconds, one.processor_seconds))
+
+
+def test_the_figure_has_the_speeds_of_those_that_were_timed(monkeypatch):
+    from matplotlib.figure import Figure
+
+    from hf_variants.report import cache_plot
+
+    drawn = []
+    monkeypatch.setattr(cache_plot, "save_plot", lambda draw, path, width, columns: drawn.append((draw, columns)))
+    profiles = [count_cache(name, VariantsConfig(**BASE), 8) for name in ("timed", "counted")]
+    profiles[0].tokens_per_second, profiles[0].processor_ms_per_token = 20.0, 40.0
+    cache_plot.plot_caches(profiles, "any.png")
+    draw, columns = drawn[0]
+    axes = list(Figure().subplots(1, columns))
+    draw(axes)
+    assert [label.get_text() for label in axes[1].get_xticklabels()] == ["timed"]
+    assert sorted(bar.get_height() for bar in axes[1].patches) == [20.0, 25.0]
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
