@@ -20,6 +20,8 @@ _FORMS = {
     "supervised": (("messages",), ("prompt", "completion")),
     "preference": (("prompt", "chosen", "rejected"),),
 }
+# task -> the keys that name its fields
+_NAMING = {"seq2seq": ("source_key", "target_key", "group_key"), "classification": ("text_key", "label_key")}
 
 
 @dataclass
@@ -120,14 +122,17 @@ def _columns(spec, task, dataset, where):
         if set(form) <= set(dataset.column_names):
             return form
     wanted = " or ".join(" + ".join(form) for form in forms)
-    raise ValueError(f"{where} holds the fields {sorted(dataset.column_names)}; task={task!r} needs {wanted}")
+    said = {key: getattr(spec, key) for key in _NAMING.get(task, ())}
+    named = ", ".join(f"{key}={name!r}" for key, name in said.items() if name is not None)
+    raise ValueError(
+        f"{where} holds the fields {sorted(dataset.column_names)}; task={task!r} needs {wanted}"
+        + (f", as {named} say" if named else "")
+    )
 
 
 def _named_by(spec, task):
     """The fields that the spec itself names."""
-    if task == "seq2seq":
-        return tuple(name for name in (spec.source_key, spec.target_key, spec.group_key) if name is not None)
-    return spec.text_key, spec.label_key
+    return tuple(name for name in (getattr(spec, key) for key in _NAMING[task]) if name is not None)
 
 
 def _misfit(record, task, spec):

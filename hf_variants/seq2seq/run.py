@@ -80,6 +80,11 @@ def check_spec(spec):
     refuse_smoothing(spec.trainer, NO_LABELS_LEFT)
     check_optimizer(spec)
     refuse_idle_keys(spec, "method", {"adapter": ADAPTERS})
+    if spec.optimizer == "muon" and spec.method in ADAPTERS:
+        raise ValueError(
+            f"optimizer='muon' is for whole weight matrices, and method={spec.method!r} trains factors of their change; use "
+            "optimizer='adamw'"
+        )
     quantization(spec)
     check_distributed(spec)
     if (spec.model is None) == (spec.model_path is None):

@@ -106,6 +106,7 @@ STACK = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
             "method='lora' trains an adapter on the weights of a checkpoint",
         ),
         ({"method": "lora", "distributed": {"fsdp_size": 2}}, "method='lora' does not go with distributed"),
+        *(({"method": method, "optimizer": "muon"}, "optimizer='muon' is for whole") for method in ("lora", "dora", "qlora")),
         ({"method": "lora", "adapter": {"r": 0}}, "adapter.r=0 must be at least 1"),
     ],
 )

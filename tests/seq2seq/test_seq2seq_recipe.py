@@ -273,7 +273,10 @@ BAD = {
     "one stack": ({"model_path": None, "model": {"hidden_size": 32}}, "model must be an encoder-decoder"),
     "no room": ({"data": {"max_target_length": 1}}, "data.max_target_length=1 must be at least 2"),
     "a misspelt option": ({"generation": {"num_beam": 2}}, "unknown key 'generation.num_beam' .did you mean 'num_beams'"),
-    "a missing field": ({"data": {"target_key": "english"}}, "task='seq2seq' needs source . english"),
+    "a missing field": (
+        {"data": {"target_key": "english"}},
+        "needs source . english, as source_key='source', target_key='english' say",
+    ),
     "fewer than none": ({"generated": -1}, "generated=-1 must be at least 0"),
     "too long": ({"data": {"max_source_length": 3}}, "pairs, .* sources are longer than data.max_source_length=3"),
     "options of no use": ({"muon": {"ns_steps": 3}}, "has no effect with optimizer='adamw'"),
