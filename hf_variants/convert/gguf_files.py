@@ -118,7 +118,7 @@ class GgufFile:
         from transformers import AutoConfig
 
         try:
-            config = AutoConfig.from_pretrained(self.folder, gguf_file=self.path.name)
+            config = AutoConfig.from_pretrained(self.path.parent, gguf_file=self.path.name)
         except Exception as error:
             raise ValueError(f"the GGUF file {self.path} holds no config that transformers can read: {error}") from error
         if config.is_encoder_decoder:

@@ -80,7 +80,7 @@ def _load_gguf(path, name, dtype, head, load_kwargs):
         folder /= load_kwargs.get("subfolder") or ""
     else:
         try:
-            folder = Path(cached_file(str(path), name, **load_kwargs)).parent
+            folder = Path(cached_file(str(path), name, **load_kwargs)).parents[len(Path(name).parts) - 1]
         except OSError as error:
             raise ValueError(f"{str(path)!r} is no folder, and no repository with {name} could be fetched: {error}") from error
     side = gguf_side(folder, name, None if dtype == "auto" else dtype, head)

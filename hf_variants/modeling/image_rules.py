@@ -98,7 +98,7 @@ def image_rules(text_config_class):
         ),
         Rule(
             "one table of positions",
-            lambda c: _own_positions(c) and c.encoder.position_embedding_type not in ("none", "rope", "alibi"),
+            lambda c: _own_positions(c) and c.encoder.position_embedding_type not in ("none", "rope", "alibi", "relative"),
             "patch_positions={c.patch_positions!r} and encoder.position_embedding_type={c.encoder.position_embedding_type!r} "
             "would both add positions to the patches; set encoder.position_embedding_type='none' or patch_positions='encoder'",
         ),

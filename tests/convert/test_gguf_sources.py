@@ -45,6 +45,19 @@ def test_a_converted_file_verifies(tmp_path):
     assert verify_checkpoint(tmp_path / "ours")["proof"]["weights"] == report["proof"]["weights"]
 
 
+@pytest.mark.parametrize("name", [FILE, f"Q4/{FILE}"])
+def test_a_file_of_a_repository_or_of_a_folder_in_it(name, tmp_path, monkeypatch):
+    snapshot = tmp_path / "snapshot"
+    (snapshot / name).parent.mkdir(parents=True)
+    write_gguf((snapshot / name).parent, "llama")
+    expected = from_native(snapshot, gguf_file=name).state_dict()
+    monkeypatch.setattr("transformers.utils.cached_file", lambda repo, filename, **where: str(snapshot / filename))
+    found = from_native("owner/name", gguf_file=name).state_dict()
+    assert all(same_bits(expected[key], found[key]) for key in expected)
+    assert convert_checkpoint(snapshot, tmp_path / "ours", gguf_file=name)["source"]["gguf_file"] == name
+    verify_checkpoint(tmp_path / "ours")
+
+
 def test_key_value_heads_left_out_are_as_many_as_heads(tmp_path):
     """The library's loader leaves queries and keys in the order of the file where the number is not said."""
     for name, without in (("said", ()), ("unsaid", ("attention.head_count_kv",))):

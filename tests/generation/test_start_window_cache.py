@@ -128,6 +128,12 @@ def window_mask(length, window):
     return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)[None, None]
 
 
+def test_a_trained_bias_is_not_called_a_part_of_tokens():
+    for name, why in (("relative", "trained bias"), ("learned", "part of a token"), ("learned_relative", "part of a token")):
+        with pytest.raises(ValueError, match=f"position_embedding_type='{name}' .*{why}"):
+            StartWindowCache(tiny(name), FIRST, WINDOW)
+
+
 @pytest.mark.parametrize("name", MIXERS)
 def test_every_toggle_is_right_or_refused(name):
     config = tiny(name)

@@ -8,6 +8,7 @@ from hf_variants import VariantsConfig, VariantsImageEncoder, VariantsImageEncod
 from hf_variants.modeling import image_rules
 from hf_variants.modeling.built_config import built_fields
 from hf_variants.modeling.vision_tower import LAST, TOWERS, build_tower, tower_config
+from hf_variants.modeling.vocabulary import CHOICES
 from tests.modeling.helpers import scaled_far
 from tests.towers import NATIVE, native_config, own_config, pixels, randomise
 from tests.variants import ENCODERS, TOGGLES
@@ -152,6 +153,21 @@ def test_two_dimensional_positions_are_a_sum_of_row_and_column(patch_positions, 
         angles = 2 * 10000.0 ** (-torch.arange(6) / 6)
         assert torch.allclose(table[2, 0], torch.cat((angles.sin(), angles.cos(), torch.zeros(6), torch.ones(6))))
     assert model(pixels(1, 1, 12, 20)).last_hidden_state.shape == (1, 15 + class_token, 24)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scheme", CHOICES["position_embedding_type"])
+def test_what_acts_on_scores_goes_with_a_table_of_patches(scheme):
+    image = {"patch_positions": "learned_2d"}
+    if scheme.startswith(("learned", "sinusoidal")):
+        with pytest.raises(ValueError, match=f"encoder.position_embedding_type='{scheme}' would both add positions"):
+            own_config(image, position_embedding_type=scheme)
+        return
+    found = []
+    for kind in (scheme, "none"):
+        model = randomise(VariantsImageEncoder(own_config(image, position_embedding_type=kind)))
+        found.append(model(pixels(1, 1, 8, 12)).last_hidden_state)
+    assert torch.equal(*found) is (scheme == "none")
 
 
 def test_what_belongs_to_text_is_refused_by_name():
