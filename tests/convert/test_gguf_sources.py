@@ -184,6 +184,17 @@ def test_what_the_library_leaves_to_defaults_is_read(architecture, told, expecte
     from_native(tmp_path, gguf_file=FILE)
 
 
+def test_one_of_several_parts_is_refused(tmp_path):
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(tmp_path / FILE, "llama")
+    writer.add_uint16("split.count", 3)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        write()
+    with pytest.raises(ValueError, match="is one of 3 parts of a model; merge them"):
+        convert_checkpoint(tmp_path, tmp_path / "out", gguf_file=FILE)
+
+
 def test_an_encoder_decoder_is_refused(tmp_path):
     """Its activation would be a guess: the file of a gated GELU reads as a gated ReLU."""
     from gguf import GGUFWriter
