@@ -1,11 +1,11 @@
 """The page and the model card of a seq2seq run, all of it read from the run."""
 
-import os
 from pathlib import Path
 
-from ..finetune.card import CURVE, adapter_words, loss_curve
+from ..finetune.card import adapter_words
 from ..hub.run_section import markdown_table, write_run_section
 from ..report import Cards, Paragraph, Samples, Section, Table, facts_table, line_figure, write_report
+from ..training.card import CURVE, loss_curve, place_name, save_curve, start_name
 
 MEASURES = {"exact_match": "exact match", "bleu": "BLEU", "chrf": "chrF"}
 
@@ -13,11 +13,7 @@ MEASURES = {"exact_match": "exact match", "bleu": "BLEU", "chrf": "chrF"}
 def write_outcome(spec, arguments, result, log):
     """Write report.html, the curve of the losses and the section of the model card; returns the path of the page."""
     folder, curve = Path(spec.output_dir), loss_curve(log)
-    if curve is not None:
-        partial = folder / f"{CURVE}.partial-{os.getpid()}"
-        partial.write_bytes(curve.image)
-        os.replace(partial, folder / CURVE)
-    write_run_section(folder, card_section(spec, arguments, result, curve is not None))
+    write_run_section(folder, card_section(spec, arguments, result, save_curve(folder, curve)))
     if result.get("merged"):
         write_run_section(folder / "merged", card_section(spec, arguments, result, has_curve=False))
     page = folder / "report.html"
@@ -89,10 +85,9 @@ def _facts(spec, arguments, result):
     data = spec.data
     rows_per_step = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     schedule = getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type)
-    start = "new weights" if spec.model_path is None else f"`{Path(spec.model_path).name}`"
     facts = [
-        ("started from", start),
-        ("data", f"`{Path(data.source).name}`"),
+        ("started from", start_name(spec)),
+        ("data", place_name(data.source)),
         ("training pairs", result["pairs"]["training"]),
         ("parameters", result["parameters"]),
         *_adapter_facts(spec, result),

@@ -309,3 +309,17 @@ def test_misfit_models_and_records_are_refused(source, native, tokenizer, tmp_pa
     empty = write(tmp_path / "empty.jsonl", [*RECORDS[:3], {"source": "one", "target": " "}])
     with pytest.raises(ValueError, match="record 4: target=' ' must be a text"):
         seq2seq(recipe(empty, tmp_path / "out", native), quiet)
+
+
+@pytest.mark.parametrize("path, named", [(None, "new weights"), ("google-t5/t5-small", "`google-t5/t5-small`")])
+def test_the_card_names_an_id_whole_and_a_folder_without_its_place(tmp_path, path, named):
+    from hf_variants.seq2seq.report import card_section
+    from hf_variants.training.arguments import training_arguments
+
+    (tmp_path / "pairs.jsonl").touch()
+    spec = Seq2SeqSpec(str(tmp_path / "out"), PairsSpec(source=str(tmp_path / "pairs.jsonl")), model_path=path)
+    part = {"exact_match": 0.5, "bleu": 1.0, "chrf": 2.0, "examples": 3, "bleu_signature": "b", "chrf_signature": "c"}
+    result = {"held_out": part, "training": part, "pairs": {"training": 7}, "parameters": 9, "steps": 1, "eval_loss": 1.0}
+    section = card_section(spec, training_arguments(spec), {**result, "longer": {}}, has_curve=False)
+    assert f"| started from | {named} |" in section and "| data | `pairs.jsonl` |" in section
+    assert str(tmp_path) not in section

@@ -243,3 +243,19 @@ def test_best_fit_rows_train(text, tmp_path):
     result = pretrain(spec_of(text, tmp_path / "out", MODEL, data=data, trainer={"max_steps": 3}), lines.append)
     assert result["steps"] == 3 and np.isfinite(result["eval_loss"])
     assert any("padding" in line and "longer than a row and cut" in line for line in lines)
+
+
+@pytest.mark.parametrize("keys, told", [({"max_steps": 4}, True), ({}, False)])
+def test_epochs_beside_steps_are_told(tmp_path, monkeypatch, keys, told):
+    from types import SimpleNamespace
+
+    from transformers import TrainingArguments
+
+    from hf_variants.training import whole_run
+
+    lines, trained = [], []
+    monkeypatch.setattr(whole_run, "train_from", lambda trainer, resume: trained.append(resume))
+    arguments = TrainingArguments(output_dir=str(tmp_path / "out"), num_train_epochs=5, use_cpu=True, **keys)
+    whole_run.train_on(SimpleNamespace(args=arguments), lines.append)
+    assert trained == [None]
+    assert lines == ["trainer.num_train_epochs=5 is unused, since trainer.max_steps=4 is given"] * told
