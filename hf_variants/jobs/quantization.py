@@ -4,18 +4,20 @@ Notable here: what is wrong whatever the model is, is said before a text or a we
 share a document.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+from ..seq2seq.specs import PairsSpec
 from ..training.bounds import check_numbers
 from ..training.documents import documents_fingerprint, documents_of, train_and_eval_documents
 from ..training.processes import print_once, refuse_several_processes
+from ..training.specs import DataSpec
 from ..training.stages import STAGE_FILE, run_stage, stage_fingerprint
 from ..training.tokenizer import load_tokenizer
 
-_AWQ_ONLY = ("clip", "compensate")
+_SEARCHES = ("clip", "compensate")
 _DECIDING = (
-    *("model_path", "method", "bits", "group_size", "symmetric", *_AWQ_ONLY, "leave_unquantized", "max_bytes", "to"),
+    *("model_path", "method", "bits", "group_size", "symmetric", *_SEARCHES, "leave_unquantized", "max_bytes", "to"),
     *("calibration_rows", "calibration_length", "eval_rows"),
 )
 
@@ -59,8 +61,14 @@ def calibration_ids(texts, tokenizer, rows, length):
     packed = [row["input_ids"] for row in pack(encode_documents(texts, tokenizer), length)]
     if not packed:
         raise ValueError(f"the text does not fill one row of length={length} tokens; give more of it, or shorter rows")
-    chosen = [packed[index * len(packed) // rows] for index in range(min(rows, len(packed)))]
+    chosen = [packed[index] for index in _spread(len(packed), rows)]
     return torch.stack([torch.as_tensor(row, dtype=torch.long) for row in chosen])
+
+
+def _spread(there, wanted):
+    """Indices of `wanted` of `there` things, evenly spread; of all of them, each once, where there are no more."""
+    count = min(there, wanted)
+    return [index * there // count for index in range(count)]
 
 
 def check_quantization(spec):
@@ -70,22 +78,52 @@ def check_quantization(spec):
 
     check_numbers(spec)
     refuse_several_processes("quantize")
-    check_arguments(spec.method, spec.bits, spec.group_size, spec.to, True, (), spec.max_bytes)
+    check_arguments(spec.method, spec.bits, spec.group_size, spec.to, spec.method == "awq" or None, (), spec.max_bytes)
     check_producer(spec.producer)
-    if spec.method != "awq" and (spec.calibration or not (spec.clip and spec.compensate)):
-        raise ValueError(
-            f"calibration, clip and compensate mean nothing to method={spec.method!r}; leave them out or use method='awq'"
-        )
+    if spec.method != "awq" and (given := [name for name, usual in _awq_only(spec).items() if getattr(spec, name) != usual]):
+        raise ValueError(f"{' and '.join(given)} mean nothing to method={spec.method!r}; leave them out or use method='awq'")
     _check_texts(spec)
+    _check_length(spec)
     _check_output(spec)
+
+
+def rounding_beside(spec, output_dir):
+    """The `QuantizeSpec` of rounding to nearest that an AWQ run is compared with."""
+    rounding = replace(spec, method="rtn", output_dir=output_dir, **_awq_only(spec))
+    return rounding if spec.eval_rows else replace(rounding, calibration_length=None)
+
+
+def _awq_only(spec):
+    """{key that rounding to nearest does not read: its default}."""
+    names = ("calibration", "calibration_rows", *_SEARCHES)
+    return {field.name: field.default for field in fields(spec) if field.name in names}
+
+
+def _check_length(spec):
+    """Refuse a length of rows where no row of documents is made."""
+    if spec.calibration_length is None:
+        return
+    if spec.pairs.source:
+        raise ValueError(
+            f"calibration_length={spec.calibration_length} is the length of rows of documents; pairs have "
+            "pairs.max_source_length and pairs.max_target_length"
+        )
+    if spec.method != "awq" and not spec.eval_rows:
+        raise ValueError(
+            f"calibration_length={spec.calibration_length} means nothing to method={spec.method!r} without eval_rows; leave "
+            "it out"
+        )
 
 
 def _check_texts(spec):
     """Refuse documents for a model that reads and writes, pairs for one that goes on, and AWQ without either."""
+    if spec.pairs != PairsSpec() and not spec.pairs.source:
+        keys = [name for name, value in asdict(spec.pairs).items() if value != getattr(PairsSpec(), name)]
+        raise ValueError(f"pairs has {keys} but no pairs.source, so nothing would read them; give it, or leave them out")
     if _is_pair(spec.model_path):
-        if spec.calibration or spec.data.source:
+        if spec.calibration or spec.data != DataSpec():
             raise ValueError(
-                f"model_path={spec.model_path!r} is an encoder-decoder, which calibration and data.source say nothing of; "
+                f"model_path={spec.model_path!r} is an encoder-decoder, which calibration and data say nothing of; "
                 "give pairs.source, a file of pairs of texts"
             )
         if not spec.pairs.source and (spec.method == "awq" or spec.eval_rows):
@@ -94,9 +132,9 @@ def _check_texts(spec):
                 "calibrate on and to evaluate"
             )
         return
-    if spec.pairs.source and (spec.calibration or spec.data.source):
+    if spec.pairs.source and (spec.calibration or spec.data != DataSpec()):
         raise ValueError(
-            f"pairs.source={spec.pairs.source!r} beside calibration or data.source: pairs are for encoder-decoders, documents "
+            f"pairs.source={spec.pairs.source!r} beside calibration or data: pairs are for encoder-decoders, documents "
             "for other models; give one of them"
         )
     if spec.pairs.source and Path(spec.model_path).is_dir():
@@ -104,7 +142,7 @@ def _check_texts(spec):
             f"pairs.source={spec.pairs.source!r} is for encoder-decoders, which model_path={spec.model_path!r} is not; give "
             "calibration or data.source"
         )
-    if spec.method == "awq" and not (spec.calibration or spec.data.source or spec.pairs.source):
+    if spec.method == "awq" and not (spec.calibration or spec.data.source or spec.data.sources or spec.pairs.source):
         raise ValueError(
             "method='awq' needs text to calibrate on: give calibration=FILE (or a folder or dataset), or data.source"
         )
@@ -133,7 +171,7 @@ def pair_batches(records, tokenizer, config, spec, rows):
     """Up to `rows` pairs, evenly spread over the records, as batches of 8 that an encoder-decoder takes."""
     from ..seq2seq.pairs import PairCollator, decoder_start_of, encode_pairs
 
-    chosen = [records[index * len(records) // rows] for index in range(min(rows, len(records)))] if rows else []
+    chosen = [records[index] for index in _spread(len(records), rows)]
     if not chosen:
         return []
     encoded = encode_pairs(chosen, tokenizer, spec.pairs, decoder_start_of(config, f"model_path={spec.model_path!r}"))
@@ -155,7 +193,7 @@ def _documents(spec):
     """(documents of calibration, documents of evaluation), disjoint; empty lists where none are needed."""
     wants_calibration, wants_held_out = spec.method == "awq", spec.eval_rows > 0
     if spec.calibration is not None:
-        own = replace(spec.data, source=spec.calibration, eval_source=None)
+        own = replace(spec.data, source=spec.calibration, sources=DataSpec().sources, eval_source=None)
         held_out = documents_of(spec.data, "eval") if wants_held_out else []
         if set(held_out) & set(calibration := documents_of(own, "all")):
             raise ValueError(f"calibration={spec.calibration!r} holds documents that data holds out for evaluation")
@@ -212,7 +250,7 @@ def _options_of_pairs(spec, calibration, held_out, tokenizer, announce):
 def _quantize(spec, calibration, held_out, announce):
     from ..quantize.checkpoint import quantize_checkpoint
 
-    options = {name: getattr(spec, name) for name in _AWQ_ONLY} if spec.method == "awq" else {}
+    options = {name: getattr(spec, name) for name in _SEARCHES} if spec.method == "awq" else {}
     tokenizer = load_tokenizer(spec.model_path) if calibration or held_out else None
     if spec.pairs.source:
         options |= _options_of_pairs(spec, calibration, held_out, tokenizer, announce)

@@ -24,7 +24,7 @@ from .compare import compare_checkpoints, save_in_bfloat16
 from .evaluation import check_evaluation, evaluate
 from .extension import extend
 from .generation import DEFAULTS, check_generation, continue_prompts
-from .quantization import check_quantization, quantize
+from .quantization import check_quantization, quantize, rounding_beside
 from .quickstart_report import write_quickstart_report
 from .specs import EvaluateSpec, ExtendSpec, GenerateSpec, QuantizeSpec
 
@@ -67,14 +67,15 @@ def stage_specs(spec):
     root = Path(spec.output)
     pretrained, extended = str(root / "pretrained"), str(root / "extended")
     paths = {"model_path": extended, "overwrite": spec.overwrite}
+    awq = _spec(QuantizeSpec, "quantize", spec.quantize, **paths, output_dir=str(root / "awq"), method="awq")
     return {
         "pretrain": _spec(TrainingSpec, "pretrain", spec.pretrain, output_dir=pretrained, overwrite=spec.overwrite),
         "evaluate": _spec(EvaluateSpec, "evaluate", spec.evaluate, model_path=pretrained, output=None),
         "extend": _spec(
             ExtendSpec, "extend", spec.extend, model_path=pretrained, output_dir=extended, overwrite=spec.overwrite
         ),
-        "awq": _spec(QuantizeSpec, "quantize", spec.quantize, **paths, output_dir=str(root / "awq"), method="awq"),
-        "rtn": _spec(QuantizeSpec, "quantize", spec.quantize, **paths, output_dir=str(root / "rtn"), method="rtn"),
+        "awq": awq,
+        "rtn": rounding_beside(awq, str(root / "rtn")),
         "generate": _spec(GenerateSpec, "generate", spec.generate, model_path=extended, output=None),
     }
 

@@ -113,7 +113,7 @@ class _Runner:
         if leave_unquantized is not None:
             options["leave_unquantized"] = leave_unquantized
         settings = {**options, **self.awq_options, "method": self.method, "weights": self.weights}
-        tensors = fingerprint_tensors(self.calibration) if self.method == "awq" else []
+        tensors = fingerprint_tensors(self.calibration) if self.method == "awq" else {}
         store = LayerStore.beside(self.dst, settings, tensors)
         self.stores.append(store)
         common = {**options, "eval_ids": self.eval_ids, "store": store, "release": release, "progress": self.progress}
@@ -129,6 +129,8 @@ def check_arguments(method, bits, group_size, to="variants", calibration=None, a
     width_of(method, bits, group_size)
     if method == "awq" and calibration is None:
         raise ValueError("method='awq' needs calibration=token ids; give some, or use method='rtn'")
+    if method != "awq" and calibration is not None:
+        raise ValueError(f"calibration means nothing to method={method!r}; leave it out or use method='awq'")
     if method != "awq" and awq_options:
         raise ValueError(f"{sorted(awq_options)} mean nothing to method={method!r}; leave them out or use method='awq'")
     if method != "awq" and max_bytes is not None:

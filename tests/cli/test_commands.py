@@ -246,7 +246,12 @@ def test_quantize_takes_its_source_and_target_as_plain_words(monkeypatch, capsys
         ([], "needs text to calibrate on"),
         (["--producer", "autoawq"], "producer='autoawq' cannot run here: autoawq, which its authors archived"),
         (["--method", "rtn", "--max-bytes", "10"], "max_bytes needs errors measured on calibration tokens"),
-        (["--method", "rtn", "--calibration", "a.txt"], "mean nothing to method='rtn'"),
+        (["--method", "rtn", "--calibration", "a.txt"], "calibration mean nothing to method='rtn'"),
+        (["--method", "int8", "--calibration-rows", "8", "--clip", "false"], "clip and calibration_rows mean nothing"),
+        (["--method", "int8", "--calibration-length", "8"], "calibration_length=8 means nothing to method='int8' without"),
+        (["--calibration-length", "8", "pairs.source=a.jsonl"], "calibration_length=8 is the length of rows of documents"),
+        (["--calibration", "a.txt", "pairs.eval_fraction=0.5"], "pairs has ['eval_fraction'] but no pairs.source"),
+        (["data.sequence_length=64", "pairs.source=a.jsonl"], "pairs.source='a.jsonl' beside calibration or data"),
         (["--to", "onnx"], "to='onnx' is unknown"),
     ],
 )

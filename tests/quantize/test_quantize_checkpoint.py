@@ -65,6 +65,8 @@ def test_a_native_folder_is_brought_into_the_family(tmp_path):
     [
         ({"method": "gptq"}, r"method='gptq' is unknown; choose from \['awq', 'rtn', 'int8'\]"),
         ({"method": "awq"}, "needs calibration"),
+        ({"method": "rtn", "calibration": [[1, 2]]}, "calibration means nothing to method='rtn'"),
+        ({"method": "int8", "calibration": [[1, 2]]}, "calibration means nothing to method='int8'"),
         ({"method": "rtn", "clip": False}, r"\['clip'\] mean nothing to method='rtn'"),
         ({"method": "int8", "clip": False}, r"\['clip'\] mean nothing to method='int8'"),
         ({"method": "int8", "max_bytes": 1000}, "measured on calibration tokens, which method='int8' has not"),
