@@ -59,10 +59,12 @@ def composite_facts(model, repo_id, base_model, toggles_of, shape, directory=Non
 
 
 def _numbers(model):
-    """Parameters, those that 4-bit codes stand for included."""
-    packed = [module for module in model.modules() if "qweight" in module._buffers]
-    dense = sum(parameter.numel() for parameter in model.parameters())
-    return dense + sum(module.in_features * module.out_features for module in packed)
+    """Parameters, those that codes of any format stand for included."""
+    from ..modeling.packed_linear import PackedLinear
+
+    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    # transformers' own count knows how many numbers a matrix of bitsandbytes holds
+    return model.num_parameters() + sum(module.in_features * module.out_features for module in packed)
 
 
 def auto_class_of(model):

@@ -43,6 +43,7 @@ def quantization_measured(directory):
         "method": f"{report['method']}, {report['bits']} bits, "
         + (f"groups of {report['group_size']}" if report["group_size"] > 0 else "one group per output")
         + (", symmetric" if report.get("symmetric") else ""),
+        "bits": report["bits"],
         "matrices": report["quantized_modules"],
         "bytes": report.get("bytes"),
         "source_bytes": report.get("source_bytes"),
