@@ -11,6 +11,7 @@ import warnings
 import torch
 from torch import nn
 
+from ..modeling.expert_loading import FUSED_PARTS
 from ..modeling.packed_linear import PackedLinear
 from .formats import PACKED_TENSORS
 from .stacks import has_experts
@@ -149,15 +150,14 @@ def dequantize(model, dtype=None):
 
 def _fused(state, wanted):
     """Experts' own matrices `experts.N.PART.KIND` stacked into the fused tensors that `wanted` names."""
-    parts = {"gate_up_proj": ("gate_proj", "up_proj"), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}
     result = dict(state)
     for name, tensor in wanted.items():
         prefix, _, last = name.rpartition(".")
         fused, kind = last.removesuffix("_bias"), "bias" if last.endswith("_bias") else "weight"
-        if name in state or fused not in parts or not prefix.endswith(".experts"):
+        if name in state or fused not in FUSED_PARTS or not prefix.endswith(".experts"):
             continue
         rows = [
-            torch.cat([result.pop(f"{prefix}.{expert}.{part}.{kind}") for part in parts[fused]])
+            torch.cat([result.pop(f"{prefix}.{expert}.{part}.{kind}") for part in FUSED_PARTS[fused]])
             for expert in range(len(tensor))
         ]
         result[name] = torch.stack(rows)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .calibration import pack_calibration
+from .calibration import DEFAULT_LENGTH, pack_calibration
 from .stacks import main_config
 
 _OF_ROWS = ("input_ids", "labels", "token_type_ids", "attention_mask")
@@ -20,6 +20,7 @@ _OF_IMAGES = ("pixel_values", "image_sizes", "image_counts")
 # read by the measurement, not by the model
 _TARGETS = "labels"
 IGNORED = -100
+DEFAULT_BATCH = 4
 
 
 def is_batches(given):
@@ -27,13 +28,13 @@ def is_batches(given):
     return isinstance(given, (list, tuple)) and len(given) > 0 and isinstance(given[0], Mapping)
 
 
-def calibration_batches(model, given, length, size, name="calibration_ids"):
+def calibration_batches(model, given, length=None, size=None, name="calibration_ids"):
     """What to calibrate on.
 
     Args:
         model: a model of the family.
         given: token ids or batches, as above.
-        length: tokens per window of token ids. size: windows per batch.
+        length: tokens per window of token ids, at most those of the context. size: windows per batch. None: the usual.
 
     Returns:
         (list of batches, dict of numbers for the report).
@@ -42,24 +43,37 @@ def calibration_batches(model, given, length, size, name="calibration_ids"):
         ValueError: naming what is missing, unknown or outside the vocabulary.
     """
     if is_batches(given):
+        if unread := [key for key, value in (("calibration_length", length), ("batch_size", size)) if value is not None]:
+            raise ValueError(
+                f"{unread} cut token ids into windows, but {name} are batches, which run as they are; leave them out"
+            )
         batches = read_batches(model, given, name)
         counts = {f"{part}tokens": sum(b[f"{part}input_ids"].numel() for b in batches) for part in _parts(model.config)}
         images = sum(len(b["pixel_values"]) for b in batches if "pixel_values" in b)
         rows = {"rows": sum(len(b["input_ids"]) for b in batches)}
         return batches, {**rows, **counts, **({"images": images} if images else {})}
     _refuse_ids(model.config, name)
-    windows, dropped = pack_calibration(given, length, main_config(model.config).vocab_size)
+    config = main_config(model.config)
+    length = min(DEFAULT_LENGTH if length is None else length, config.max_position_embeddings)
+    windows, dropped = pack_calibration(given, length, config.vocab_size)
     rows, length = windows.shape
     numbers = {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
-    return [{"input_ids": ids} for ids in windows.to(model.device).split(size)], numbers
+    return [{"input_ids": ids} for ids in windows.to(model.device).split(DEFAULT_BATCH if size is None else size)], numbers
 
 
 def evaluation_batches(model, given, name="eval_ids"):
-    """What a perplexity is measured on: batches, or token ids [rows, tokens]; as `calibration_batches`."""
-    if is_batches(given):
-        return read_batches(model, given, name)
-    _refuse_ids(model.config, name)
-    return [{"input_ids": ids} for ids in given.to(model.device).split(1)]
+    """What a perplexity is measured on: batches, or token ids [rows, tokens]; as `calibration_batches`.
+
+    Raises:
+        ValueError: also where no token is scored.
+    """
+    if not is_batches(given):
+        _refuse_ids(model.config, name)
+        given = [{"input_ids": torch.as_tensor(row)[None]} for row in given]
+    batches = read_batches(model, given, name)
+    if not any(bool((targets_of(model.config, batch) != IGNORED).any()) for batch in batches):
+        raise ValueError(f"{name} holds no token to score: the first of a row, labels of -100 and images count for nothing")
+    return batches
 
 
 def _refuse_ids(config, name):
@@ -99,7 +113,7 @@ def _read(model, batch, name):
                 f"{name}.{part}input_ids holds tokens from {int(words.min())} to {int(words.max())}, outside "
                 f"[0, vocab_size={stack.vocab_size}); tokenize with this model's tokenizer"
             )
-    return _without_pads(model, batch)
+    return _without_pads(model, batch, name)
 
 
 def _tensor(value):
@@ -125,11 +139,13 @@ def sees_images(config):
     return hasattr(config, "image_token_id")
 
 
-def _without_pads(model, batch):
+def _without_pads(model, batch, name):
     """The batch, or each of its rows alone where some are padded."""
     masks = {part: batch.pop(f"{part}attention_mask", None) for part in ("", "decoder_")}
     if all(mask is None or bool(mask.all()) for mask in masks.values()):
         return [batch]
+    if empty := [f"{part}input_ids" for part, mask in masks.items() if mask is not None and not bool(mask.any(dim=1).all())]:
+        raise ValueError(f"{name} has a row that is all padding in {' and '.join(empty)}; leave that row out")
     counts = _image_counts(model, batch)
     rows, start = [], 0
     for index in range(len(batch["input_ids"])):
@@ -210,7 +226,8 @@ def _with_image(config, ids, generator):
 
 
 def fingerprint_tensors(given):
-    """The tensors that decide what `given` calibration does, for a fingerprint."""
-    if is_batches(given):
-        return [_tensor(batch[key]) for batch in given for key in sorted(batch) if batch[key] is not None]
-    return [pack_calibration(given, 1)[0]]
+    """{name: tensor} of what decides what `given` calibration does, for a fingerprint."""
+    if not is_batches(given):
+        return {"ids": pack_calibration(given, 1)[0]}
+    entries = [(f"{number}.{key}", batch[key]) for number, batch in enumerate(given) for key in sorted(batch)]
+    return {name: _tensor(value) for name, value in entries if value is not None}

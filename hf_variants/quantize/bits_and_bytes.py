@@ -117,7 +117,7 @@ def quantized_counts(model):
     not}."""
     modules = parameters = 0
     dense = []
-    packed = _packed_kinds()
+    packed = packed_kinds()
     for path, module in [(f"{top}.{name}", m) for top, layers in _stacks(model).items() for name, m in layers.named_modules()]:
         if isinstance(module, packed):
             modules += 1
@@ -129,7 +129,8 @@ def quantized_counts(model):
     return {"modules": modules, "parameters": parameters, "dense": dense}
 
 
-def _packed_kinds():
+def packed_kinds():
+    """Classes of quantized Linears: this package's, and those of bitsandbytes where it is installed."""
     from transformers.utils import is_bitsandbytes_available
 
     from ..modeling.packed_linear import PackedLinear

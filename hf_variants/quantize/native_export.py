@@ -18,7 +18,7 @@ from .writer import save_quantized
 
 
 def check_native(model):
-    """Raise ValueError where no native class can hold 4-bit weights of this model; before any work."""
+    """Raise ValueError where no native class can hold quantized weights of this model; before any work."""
     from hf_variants.convert.config_conversion import config_to_native
 
     if sees_images(model.config):
@@ -29,7 +29,7 @@ def check_native(model):
     if has_experts(model.config):
         raise ValueError(
             "to='native' cannot hold this model: transformers keeps the experts of native classes in fused tensors and starts "
-            "4-bit experts from random weights (known failure); write it with to='variants'"
+            "quantized experts from random weights (known failure); write it with to='variants'"
         )
     config_to_native(model.config, None)
 
@@ -82,10 +82,9 @@ def native_result(result):
         )
     dense_names = [name for name, module in native.named_modules() if isinstance(module, nn.Linear)]
     settings = form.settings(result.report.group_size, dense_names)
-    dtype = max(set(result.dtypes.values()), key=list(result.dtypes.values()).count)
     report = copy.copy(result.report)
     report.unquantized_modules = dense_names
-    dtypes = {name: dtype for name, _ in native.named_parameters()}
+    dtypes = {name: result.main_dtype for name, _ in native.named_parameters()}
     return type(result)(native.eval(), names, report, dtypes, settings, result.probe, result.probe_outputs)
 
 

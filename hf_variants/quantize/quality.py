@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ..modeling.packed_linear import PackedLinear
+from .bits_and_bytes import SCHEMES, load_in_bitsandbytes, packed_kinds
 from .calibration import pack_calibration
 from .checkpoint import load_full_precision
 from .layerwise import build_layer, open_stream, shell_of
@@ -32,8 +33,8 @@ def quantization_quality(source, quantized, ids=None, *, length=512, batch_size=
 
     Args:
         source: folder or Hub id of the checkpoint in full precision, of the family or of a native type that converts.
-        quantized: folder or Hub id of the quantized one (AWQ or bitsandbytes), or a scheme of bitsandbytes (`nf4`,
-            `nf4-double`, `int8`) that is applied to the source while it is loaded.
+        quantized: folder or Hub id of the quantized one (AWQ, `--method int8` or bitsandbytes), or a scheme of bitsandbytes
+            (`nf4`, `nf4-double`, `int8`) that is applied to the source while it is loaded.
         ids: token ids, [rows, tokens] or a list of lists, on which inputs are taken; None gives plain errors alone.
         length: tokens per window of `ids`. batch_size: windows per forward pass.
         progress: called with (done, layers).
@@ -56,7 +57,9 @@ def quantization_quality(source, quantized, ids=None, *, length=512, batch_size=
     packed, method = _load_quantized(source, quantized)
     names = {name: module for name, module in packed.named_modules() if isinstance(module, packed_kinds())}
     if not names:
-        raise ValueError(f"{str(quantized)!r} holds no quantized Linear; give an AWQ or bitsandbytes checkpoint as the second")
+        raise ValueError(
+            f"{str(quantized)!r} holds no quantized Linear; give an AWQ, int8 or bitsandbytes checkpoint as the second"
+        )
     shell = shell_of(model, {"quant_method": "awq"})
     [stack] = stacks_of(shell)
     windows = None if ids is None else _windows(ids, length, model.config)
@@ -92,17 +95,6 @@ def quantization_quality(source, quantized, ids=None, *, length=512, batch_size=
     }
 
 
-def packed_kinds():
-    """Classes of quantized Linears that can be read: this package's, and those of bitsandbytes where it is installed."""
-    from transformers.utils import is_bitsandbytes_available
-
-    if not is_bitsandbytes_available():
-        return (PackedLinear,)
-    import bitsandbytes
-
-    return (PackedLinear, bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
-
-
 def dense_weight(module):
     """The matrix [out, in] that a quantized Linear stands for, in float32."""
     if isinstance(module, PackedLinear):
@@ -115,8 +107,6 @@ def dense_weight(module):
 def _load_quantized(source, quantized):
     """(model, method). Raises ValueError where it is not quantized, or not all there."""
     from transformers import AutoConfig, AutoModelForCausalLM
-
-    from .bits_and_bytes import SCHEMES, load_in_bitsandbytes
 
     if str(quantized) in SCHEMES:
         return load_in_bitsandbytes(source, str(quantized)), str(quantized)

@@ -62,6 +62,12 @@ class QuantizedModel:
     probe_outputs: torch.Tensor
 
     @property
+    def main_dtype(self):
+        """The dtype that most parameters are stored in."""
+        kinds = list(self.dtypes.values())
+        return max(set(kinds), key=kinds.count)
+
+    @property
     def codes(self):
         """{full name: `GroupCodes`}, unpacked at each access."""
         return {name: self.model.get_submodule(name).to_codes() for name in self.names}
@@ -70,9 +76,8 @@ class QuantizedModel:
         """Cast what is dense to its storage dtype, in place; returns the model."""
         for name, parameter in self.model.named_parameters():
             parameter.data = parameter.data.to(self.dtypes.get(name, torch.float32))
-        dtypes = list(self.dtypes.values())
         for name in self.names:
-            self.model.get_submodule(name).compute_in(max(set(dtypes), key=dtypes.count))
+            self.model.get_submodule(name).compute_in(self.main_dtype)
         self.model.tie_weights()
         return self.model
 

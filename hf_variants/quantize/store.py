@@ -28,16 +28,16 @@ class LayerStore:
         self.resumed = 0
 
     @classmethod
-    def beside(cls, target, settings, tensors=()):
-        """The store of a run that writes `target` with these `settings` (JSON values) and token ids; others are removed.
+    def beside(cls, target, settings, tensors=None):
+        """The store of a run that writes `target` with these `settings` (JSON values) and tensors; others are removed.
 
         Args:
-            tensors: whatever else decides the result.
+            tensors: {name: tensor} of whatever else decides the result.
         """
         target = Path(target)
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-        for tensor in tensors:
-            digest.update(str(tuple(tensor.shape)).encode() + tensor.cpu().numpy().tobytes())
+        for key, tensor in (tensors or {}).items():
+            digest.update(f"{key}{tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
         name = f".{target.name}.partial-{digest.hexdigest()[:16]}"
         for other in leftovers(target):
             if other.name != name:

@@ -10,9 +10,10 @@ import re
 
 import torch
 
+from ..modeling.expert_loading import FUSED_PARTS
 from .checks import check_not_quantized
 
-_FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|up_proj|down_proj)(_bias)?$")
+_FUSED = re.compile(rf"(.*\.experts)\.({'|'.join(FUSED_PARTS)})(_bias)?$")
 
 
 def unfused_state_dict(state_dict):
@@ -25,9 +26,8 @@ def unfused_state_dict(state_dict):
             continue
         prefix, matrix, bias = match.groups()
         for index, expert in enumerate(tensor):
-            gate_up = matrix == "gate_up_proj"
-            parts = zip(("gate_proj", "up_proj"), expert.chunk(2), strict=True) if gate_up else [(matrix, expert)]
-            for part, value in parts:
+            parts = FUSED_PARTS[matrix]
+            for part, value in zip(parts, expert.chunk(len(parts)), strict=True):
                 result[f"{prefix}.{index}.{part}.{'bias' if bias else 'weight'}"] = value
     return result
 

@@ -14,7 +14,6 @@ from torch import nn
 
 from ..modeling.blocks import TOPOLOGIES
 from .batches import IGNORED, calibration_batches, evaluation_batches, probe_batch, targets_of
-from .calibration import DEFAULT_LENGTH
 from .checks import (
     check_finite_weights,
     check_not_quantized,
@@ -47,8 +46,8 @@ def quantize_awq(
     clip=True,
     compensate=True,
     leave_unquantized=(),
-    calibration_length=DEFAULT_LENGTH,
-    batch_size=4,
+    calibration_length=None,
+    batch_size=None,
     min_expert_tokens=MIN_EXPERT_TOKENS,
     dtype=None,
     eval_ids=None,
@@ -70,7 +69,7 @@ def quantize_awq(
         compensate: whether rounding lets the weights that follow make up for the error of those before (GPTQ), else each
             weight is rounded to its nearest code.
         leave_unquantized: full names or `fnmatch` patterns of Linears to keep dense.
-        calibration_length: tokens per window. batch_size: windows per forward.
+        calibration_length: tokens per window of token ids (None: 512). batch_size: windows per forward (None: 4).
         min_expert_tokens: a routed expert that sees fewer is rounded to nearest and named in the report.
         dtype: storage dtype of what stays dense; None keeps half precision and stores float32 as bfloat16.
         eval_ids: token ids [rows, tokens] or batches; when given, `report.perplexity` holds that of the full model, of
@@ -84,12 +83,11 @@ def quantize_awq(
 
     Raises:
         ValueError: for a width, group size or shape the format cannot hold (naming the modules), for tokens outside the
-            vocabulary, or for values that are not finite (naming the layer).
+            vocabulary, for values that are not finite (naming the layer), or for eval_ids of which no token is scored.
     """
     settings = Settings(bits, group_size, symmetric, clip, compensate, min_expert_tokens)
     run = _Run(model, "awq", settings, leave_unquantized, dtype, eval_ids)
-    length = min(calibration_length, main_config(model.config).max_position_embeddings)
-    batches, run.report.calibration = calibration_batches(model, calibration_ids, length, batch_size)
+    batches, run.report.calibration = calibration_batches(model, calibration_ids, calibration_length, batch_size)
     run.open("calibration", batches)
     return run.finish(eval_ids, store, release, progress)
 

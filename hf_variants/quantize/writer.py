@@ -46,7 +46,7 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=
     try:
         model = result.to_storage()
         model.config.quantization_config = dict(result.quantization_config)
-        model.config.dtype = _main_dtype(result.dtypes)
+        model.config.dtype = result.main_dtype
         model.save_pretrained(partial, max_shard_size=max_shard_size)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
@@ -118,8 +118,3 @@ def _move_into_place(partial, directory):
 def _outputs(model, batch):
     out = model(**{key: value.to(model.device) for key, value in batch.items()})
     return (out.logits if hasattr(out, "logits") else out[0]).float()
-
-
-def _main_dtype(dtypes):
-    counts = list(dtypes.values())
-    return max(set(counts), key=counts.count)

@@ -10,16 +10,16 @@ from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 from hf_variants import VariantsForSeq2SeqLM
 from hf_variants.jobs import QuantizeSpec
 from hf_variants.jobs.quantization import quantize
-from hf_variants.quantize import AwqLinear, awq, dequantize, quantize_checkpoint, rtn
-from hf_variants.quantize.batches import read_batches
+from hf_variants.quantize import AwqLinear, Int8Linear, awq, dequantize, quantize_checkpoint, rtn
+from hf_variants.quantize.batches import fingerprint_tensors, read_batches
 from hf_variants.quantize.folding import apply_smoothing
 from hf_variants.quantize.sites import layer_sites
 from hf_variants.quantize.stacks import stacks_of
-from hf_variants.quantize.store import leftovers
+from hf_variants.quantize.store import LayerStore, leftovers
 from hf_variants.training.spec_parsing import build_spec
 from hf_variants.training.specs import TokenizerSpec
 from hf_variants.training.tokenizer import train_tokenizer
-from tests.quantize.quantized import FITTING, FITTING_EXPERTS, FITTING_MLA
+from tests.quantize.quantized import FITTING, FITTING_EXPERTS, FITTING_MLA, fitting
 from tests.variants import build, draw_ids, far, tiny_pair
 from tests.vision import BRIDGES, IMAGE, batch, vlm
 
@@ -166,6 +166,10 @@ def test_a_checkpoint_is_written_loads_whole_and_saves_again(name, written, tmp_
     before = logits_of(loaded, inputs)
     card = (folder / "README.md").read_text()
     assert "## Quantization" in card and "| weights | awq, 4 bits |" in card
+    assert f"| parameters | {model.num_parameters():,} |" in card
+    tokens = report["calibration"]
+    written_too = f" read, {tokens['decoder_tokens']} written" if model.config.is_encoder_decoder else ""
+    assert f"| calibration tokens | {tokens['tokens']}{written_too} |" in card
     # outputs that have nothing in common would give about 2
     expected = logits_of(model, inputs)
     assert float((before - expected).square().mean() / expected.square().mean()) < 0.5
@@ -174,6 +178,28 @@ def test_a_checkpoint_is_written_loads_whole_and_saves_again(name, written, tmp_
     assert far(logits_of(plain, inputs), before) < 1e-5 * max(1.0, before.abs().max().item())
     loaded.save_pretrained(tmp_path / "again")
     first, second = load_file(folder / "model.safetensors"), load_file(tmp_path / "again" / "model.safetensors")
+    assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", ["encoder_decoder", "gated_all"])
+def test_eight_bits_tell_their_own_numbers(name, tmp_path):
+    model = MODELS[name]()
+    model.save_pretrained(tmp_path / "full")
+    report = quantize_checkpoint(
+        tmp_path / "full", tmp_path / "q", method="int8", dtype=torch.float32, eval_ids=data_of(model)
+    )
+    loaded = type(model).from_pretrained(tmp_path / "q", dtype=torch.float32)
+    packed = {n for n, m in loaded.named_modules() if isinstance(m, Int8Linear)}
+    inside = tuple(f"{stack.path}." for stack in stacks_of(model))
+    linears = {n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    assert packed == {n for n in linears if n.startswith(inside)} and len(packed) == report["quantized_modules"]
+    for kind, whole in (("full", model), ("int8", loaded)):
+        expected = torch.tensor(loss_of(whole, data_of(model))).exp()
+        assert report["perplexity"][kind] == pytest.approx(float(expected), rel=1e-4), kind
+    card = (tmp_path / "q" / "README.md").read_text()
+    assert f"| parameters | {model.num_parameters():,} |" in card and f"| matrices in 8 bits | {len(packed)} |" in card
+    loaded.save_pretrained(tmp_path / "again")
+    first, second = (load_file(tmp_path / part / "model.safetensors") for part in ("q", "again"))
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
@@ -225,6 +251,43 @@ def test_text_alone_calibrates_a_vision_language_model():
     result = awq(model, draw_ids(4, 24).clamp(max=50), group_size=32, calibration_length=24)
     assert result.report.calibration["tokens"] == 96 and "pixel_values" in result.probe
     assert all(name.startswith("model.language_model.layers.") for name in result.names)
+
+
+def test_batches_of_the_same_numbers_under_other_names_are_another_run():
+    ids, other = draw_ids(2, 8), draw_ids(2, 8, seed=9)
+    names = ("labels", "decoder_input_ids")
+    stores = {LayerStore.beside("q", {}, fingerprint_tensors([{"input_ids": ids, name: other}])).directory for name in names}
+    assert len(stores) == 2
+
+
+@pytest.mark.parametrize("option", ["calibration_length", "batch_size"])
+def test_what_cuts_token_ids_into_windows_is_refused_with_batches(option):
+    with pytest.raises(ValueError, match=rf"\['{option}'\] cut token ids into windows"):
+        awq(pair(num_hidden_layers=1), pairs(), group_size=32, **{option: 4})
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (fitting, lambda: draw_ids(3, 1), "eval_ids holds no token to score"),
+        (fitting, lambda: [], "eval_ids holds no token to score"),
+        (fitting, lambda: draw_ids(3, 8) + 1000, r"eval_ids\[0\].input_ids holds tokens from 10\d\d"),
+        (pair, lambda: [{**pairs()[0], "labels": torch.full((8, 4), -100)}], "eval_ids holds no token to score"),
+        (pair, lambda: [{**pairs()[0], "attention_mask": torch.zeros(8, 14)}], r"eval_ids\[0\] has a row that is all padding"),
+    ],
+)
+def test_what_no_perplexity_can_be_measured_on_is_refused_before_a_layer(make, given, message):
+    def never(*event):
+        raise AssertionError(event)
+
+    with pytest.raises(ValueError, match=message):
+        rtn(make(num_hidden_layers=1), group_size=32, eval_ids=given(), progress=never)
+
+
+def test_lists_of_token_ids_are_evaluated_as_tensors_are():
+    model, ids = fitting(num_hidden_layers=1), draw_ids(3, 12)
+    told = [rtn(model, group_size=32, eval_ids=given).report.perplexity for given in (ids, ids.tolist())]
+    assert told[0] == told[1] and told[0]["how"] == "float32, 3 windows of 12 tokens"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +369,7 @@ def test_the_command_calibrates_an_encoder_decoder_on_pairs(tmp_path):
     given = {"pairs": {"source": str(tmp_path / "pairs.jsonl"), "eval_fraction": 0.25}, "calibration_rows": 8}
     with pytest.raises(ValueError, match="is an encoder-decoder: give pairs.source"):
         quantize(build_spec(QuantizeSpec, keys))
-    with pytest.raises(ValueError, match="is an encoder-decoder, which calibration and data.source say nothing of"):
+    with pytest.raises(ValueError, match="is an encoder-decoder, which calibration and data say nothing of"):
         quantize(build_spec(QuantizeSpec, {**keys, **given, "calibration": "text.txt"}))
     told = []
     result = quantize(build_spec(QuantizeSpec, {**keys, **given}), announce=told.append)
