@@ -59,17 +59,21 @@ LAYER_LIST = SparseLayers(
 )
 
 
-def _read_first_dense(native):
-    dense = min(native.first_k_dense_replace, native.num_hidden_layers)
-    return ["dense"] * dense + ["sparse"] * (native.num_hidden_layers - dense)
+def first_layers_dense(key):
+    """Dense layers first, as many as the native `key` says, and sparse ones behind them."""
+
+    def read(native):
+        dense = min(getattr(native, key), native.num_hidden_layers)
+        return ["dense"] * dense + ["sparse"] * (native.num_hidden_layers - dense)
+
+    def write(config):
+        kinds = config.mlp_layer_types
+        return {key: kinds.index("sparse") if "sparse" in kinds else len(kinds)}
+
+    return SparseLayers(read, write)
 
 
-def _write_first_dense(config):
-    kinds = config.mlp_layer_types
-    return {"first_k_dense_replace": kinds.index("sparse") if "sparse" in kinds else len(kinds)}
-
-
-FIRST_DENSE = SparseLayers(_read_first_dense, _write_first_dense)
+FIRST_DENSE = first_layers_dense("first_k_dense_replace")
 
 
 def _read_steps(native):
@@ -119,6 +123,24 @@ def needs_shared_experts():
         "n_shared_experts",
         lambda native: not native.n_shared_experts and getattr(native, "first_k_dense_replace", 0) < native.num_hidden_layers,
         "natively it builds shared experts of width zero or fails; use at least 1",
+    )
+
+
+def deepseek_v3_experts(layers, **fixed):
+    """The experts of DeepSeek-V3, in the `layers` (`SparseLayers`) of a family that may fix further toggles."""
+    return [
+        needs_groups(),
+        needs_shared_experts(),
+        Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, layers, {**SIGMOID_ROUTER, **fixed}),
+    ]
+
+
+def no_softmax_balance():
+    """A balance loss over a softmax, beside a router that scores by sigmoids."""
+    return Refuse(
+        "output_router_logits",
+        lambda native: native.output_router_logits and native.router_aux_loss_coef != 0,
+        "the balance loss that it adds is taken over a softmax that its sigmoid router does not use; set it to False",
     )
 
 

@@ -1,7 +1,7 @@
 """AFMoE (Trinity): a gate on the attention output, RoPE on sliding layers only, sandwich norms, DeepSeek-V3's routing."""
 
 from hf_variants.convert.config_map import Always, Both, HeadDim, Refuse, Same
-from hf_variants.convert.expert_maps import DENSE_MLP, ROUTED_EXPERTS, SIGMOID_ROUTER, Experts, SparseLayers, same_names
+from hf_variants.convert.expert_maps import DENSE_MLP, ROUTED_EXPERTS, SIGMOID_ROUTER, Experts, first_layers_dense, same_names
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import (
     EMBEDDINGS,
@@ -14,16 +14,6 @@ from hf_variants.convert.shared_maps import (
 from hf_variants.convert.weight_rules import keep, rename
 
 _LAYER = "model.layers.*."
-
-
-def _read_dense(native):
-    dense = min(native.num_dense_layers, native.num_hidden_layers)
-    return ["dense"] * dense + ["sparse"] * (native.num_hidden_layers - dense)
-
-
-def _write_dense(config):
-    kinds = config.mlp_layer_types
-    return {"num_dense_layers": kinds.index("sparse") if "sparse" in kinds else len(kinds)}
 
 
 def _read_embedding(native):
@@ -46,7 +36,7 @@ FAMILY = Family(
         Both(_read_embedding, lambda config: {"mup_enabled": config.embedding_multiplier != 1}),
         Experts(
             {**_KEYS, "routed_scaling_factor": "route_scale"},
-            SparseLayers(_read_dense, _write_dense),
+            first_layers_dense("num_dense_layers"),
             {**SIGMOID_ROUTER, "norm_topk_prob": True},
         ),
         Refuse(

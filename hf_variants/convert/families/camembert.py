@@ -1,13 +1,5 @@
 """CamemBERT: RoBERTa with another vocabulary."""
 
-from hf_variants.convert.encoder_maps import POST_LN, ROBERTA_KEYS, bert_weights, roberta_heads
-from hf_variants.convert.registry import Family
+from hf_variants.convert.roberta_kin import roberta_family
 
-FAMILY = Family(
-    model_type="camembert",
-    config=[*ROBERTA_KEYS, POST_LN],
-    weights=bert_weights("roberta."),
-    prefix="roberta.",
-    heads=roberta_heads(),
-    other_heads=("roberta.pooler.",),
-)
+FAMILY = roberta_family("camembert")

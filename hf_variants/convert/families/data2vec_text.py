@@ -1,13 +1,5 @@
 """Data2Vec text: RoBERTa, trained otherwise."""
 
-from hf_variants.convert.encoder_maps import POST_LN, ROBERTA_KEYS, bert_weights, roberta_heads
-from hf_variants.convert.registry import Family
+from hf_variants.convert.roberta_kin import roberta_family
 
-FAMILY = Family(
-    model_type="data2vec-text",
-    config=[*ROBERTA_KEYS, POST_LN],
-    weights=bert_weights("data2vec_text."),
-    prefix="data2vec_text.",
-    heads=roberta_heads(),
-    other_heads=("data2vec_text.pooler.",),
-)
+FAMILY = roberta_family("data2vec-text", stack="data2vec_text")

@@ -1,7 +1,15 @@
 """Flint: QK-norm and attention sinks, RoPE on sliding layers alone, sigmoid routing beside an ungated shared expert."""
 
-from hf_variants.convert.config_map import Always, HeadDim, Refuse, Same
-from hf_variants.convert.expert_maps import DENSE_MLP, ROUTED_EXPERTS, STEPS, Experts, same_names, shared_experts
+from hf_variants.convert.config_map import Always, HeadDim, Same
+from hf_variants.convert.expert_maps import (
+    DENSE_MLP,
+    ROUTED_EXPERTS,
+    STEPS,
+    Experts,
+    no_softmax_balance,
+    same_names,
+    shared_experts,
+)
 from hf_variants.convert.families.qwen3_moe import KEYS
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import (
@@ -32,11 +40,7 @@ FAMILY = Family(
             STEPS,
             {"router_scoring": "sigmoid", "num_shared_experts": 1, "router_weight_in_fp32": True},
         ),
-        Refuse(
-            "output_router_logits",
-            lambda native: native.output_router_logits and native.router_aux_loss_coef != 0,
-            "the balance loss that it adds is taken over a softmax that its sigmoid router does not use; set it to False",
-        ),
+        no_softmax_balance(),
     ],
     weights=[
         *EMBEDDINGS,

@@ -4,15 +4,7 @@ The next-token prediction layers of published checkpoints are not built natively
 """
 
 from hf_variants.convert.config_map import Both, HeadDim, Same
-from hf_variants.convert.expert_maps import (
-    DEEPSEEK_KEYS,
-    FIRST_DENSE,
-    GROUP_KEYS,
-    SIGMOID_ROUTER,
-    Experts,
-    needs_groups,
-    needs_shared_experts,
-)
+from hf_variants.convert.expert_maps import FIRST_DENSE, deepseek_v3_experts
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, qkv_biases, rope
 
@@ -28,9 +20,7 @@ FAMILY = Family(
             lambda native: {"qk_norm": "head" if native.use_qk_norm else "none"},
             lambda config: {"use_qk_norm": config.qk_norm == "head"},
         ),
-        needs_groups(),
-        needs_shared_experts(),
-        Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, FIRST_DENSE, SIGMOID_ROUTER),
+        *deepseek_v3_experts(FIRST_DENSE),
     ],
     weights=LLAMA_WEIGHTS,
     needs={"head_dim": 128},

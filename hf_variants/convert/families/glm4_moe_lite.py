@@ -1,31 +1,15 @@
 """GLM-4.7-Flash: DeepSeek-V3 whose sparse layers are listed."""
 
-from hf_variants.convert.config_map import Key, Same
-from hf_variants.convert.expert_maps import (
-    DEEPSEEK_KEYS,
-    GROUP_KEYS,
-    LAYER_LIST,
-    SIGMOID_ROUTER,
-    Experts,
-    needs_groups,
-    needs_shared_experts,
-)
-from hf_variants.convert.latent_maps import LATENT_KEYS
+from hf_variants.convert.expert_maps import LAYER_LIST, deepseek_v3_experts
+from hf_variants.convert.latent_maps import DEEPSEEK_V3_KEYS
 from hf_variants.convert.registry import Family
-from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, all_biases, rope
+from hf_variants.convert.shared_maps import LLAMA_WEIGHTS
 
 FAMILY = Family(
     model_type="glm4_moe_lite",
     config=[
-        *MODERN_KEYS,
-        Same("intermediate_size", "hidden_act"),
-        Key("rope_interleaved", "rope_interleave"),
-        *LATENT_KEYS,
-        all_biases(),
-        rope(),
-        needs_groups(),
-        needs_shared_experts(),
-        Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, LAYER_LIST, SIGMOID_ROUTER),
+        *DEEPSEEK_V3_KEYS,
+        *deepseek_v3_experts(LAYER_LIST),
     ],
     weights=LLAMA_WEIGHTS,
 )

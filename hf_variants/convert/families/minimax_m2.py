@@ -3,8 +3,8 @@
 `rotary_dim` of published configs is folded into the share of rotated dimensions.
 """
 
-from hf_variants.convert.config_map import Always, Both, HeadDim, Refuse, Same, TrainingOnly
-from hf_variants.convert.expert_maps import EVERY_LAYER, EXPERTS_WITH_BIAS_BESIDE, SIGMOID_ROUTER, Experts
+from hf_variants.convert.config_map import Always, Both, HeadDim, Same, TrainingOnly
+from hf_variants.convert.expert_maps import EVERY_LAYER, EXPERTS_WITH_BIAS_BESIDE, SIGMOID_ROUTER, Experts, no_softmax_balance
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import EMBEDDINGS, MODERN_KEYS, rope
 from hf_variants.convert.weight_rules import keep
@@ -27,11 +27,7 @@ FAMILY = Family(
             EVERY_LAYER,
             {**SIGMOID_ROUTER, "norm_topk_prob": True},
         ),
-        Refuse(
-            "output_router_logits",
-            lambda native: native.output_router_logits and native.router_aux_loss_coef != 0,
-            "the balance loss that it adds is taken over a softmax that its sigmoid router does not use; set it to False",
-        ),
+        no_softmax_balance(),
         TrainingOnly("router_jitter_noise", "multiplies the input of router and experts by noise"),
     ],
     weights=[

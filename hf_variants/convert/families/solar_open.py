@@ -1,15 +1,7 @@
 """Solar Open: Llama attention with the experts of DeepSeek-V3 in every layer."""
 
 from hf_variants.convert.config_map import Both, HeadDim, Same
-from hf_variants.convert.expert_maps import (
-    DEEPSEEK_KEYS,
-    EVERY_LAYER,
-    GROUP_KEYS,
-    SIGMOID_ROUTER,
-    Experts,
-    needs_groups,
-    needs_shared_experts,
-)
+from hf_variants.convert.expert_maps import EVERY_LAYER, deepseek_v3_experts
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, qkv_biases, rope
 
@@ -22,9 +14,7 @@ FAMILY = Family(
         HeadDim(declared=True),
         qkv_biases(),
         rope(),
-        needs_groups(),
-        needs_shared_experts(),
-        Experts({**DEEPSEEK_KEYS, **GROUP_KEYS}, EVERY_LAYER, SIGMOID_ROUTER),
+        *deepseek_v3_experts(EVERY_LAYER),
     ],
     weights=LLAMA_WEIGHTS,
 )

@@ -3,20 +3,12 @@
 Natively the embedding row of the pad is zeroed on every load, whatever the checkpoint holds.
 """
 
-from hf_variants.convert.config_map import Key, Same
-from hf_variants.convert.latent_maps import LATENT_KEYS
+from hf_variants.convert.latent_maps import DEEPSEEK_V3_KEYS
 from hf_variants.convert.registry import Family
-from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, all_biases, rope
+from hf_variants.convert.shared_maps import LLAMA_WEIGHTS
 
 FAMILY = Family(
     model_type="youtu",
-    config=[
-        *MODERN_KEYS,
-        Same("intermediate_size", "hidden_act"),
-        Key("rope_interleaved", "rope_interleave"),
-        *LATENT_KEYS,
-        all_biases(),
-        rope(),
-    ],
+    config=DEEPSEEK_V3_KEYS,
     weights=LLAMA_WEIGHTS,
 )
