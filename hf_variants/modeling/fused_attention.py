@@ -8,6 +8,7 @@ from transformers.utils.import_utils import is_torchdynamo_exporting, is_tracing
 
 from .attention_scores import causal_mask, eager_attention, repeat_kv, window_of
 from .blockwise_attention import blockwise_attention
+from .causal_gradient import CausalAttention, serves
 from .packed_attention import PackedRows, by_document
 from .score_terms import NO_TERMS
 from .windowed_attention import pays, windowed_attention
@@ -56,6 +57,8 @@ def _fused_kernel(query, key, value, mask, causal, *, dropout, scaling):
         # torch's fused CPU kernel takes heads of one width only; without it Q x K scores would be kept
         value = nn.functional.pad(value, (0, query.shape[-1] - width))
     shared = groups > 1 and _kernel_shares_heads(query, key, value, mask)
+    if shared and mask is None and serves(query, key, value, causal, dropout):
+        return CausalAttention.apply(query, key, value, scaling)[..., :width]
     if not shared:
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     options = {"is_causal": causal, "scale": scaling, "enable_gqa": shared}
