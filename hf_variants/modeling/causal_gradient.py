@@ -9,11 +9,11 @@ it a few calls without a mask, each over twice as many keys as the one before.
              c c a .        c: two blocks of queries at once, over two blocks of keys
              c c b a
 
-Any part of the gradient can be taken by itself from the output and the log of the sum of exponents of the whole row (Dao et al.
-2022, arXiv:2205.14135, Algorithm 4).
+Any part of the gradient can be taken by itself from the output and the log of the sum of exponents of the whole row (Dao et
+al. 2022, arXiv:2205.14135, Algorithm 4).
 
-Notable here: the forward pass is torch's own kernel, bit by bit. Only fp32 is served: in bf16, and where every query has its own
-key, torch's single call is as fast.
+Notable here: the forward pass is torch's own kernel, bit by bit. Only fp32 is served: in bf16, and where every query has its
+own key, torch's single call is as fast.
 """
 
 import torch
@@ -55,7 +55,7 @@ class CausalAttention(torch.autograd.Function):
 
 
 def causal_gradient(grad, query, key, value, out, lse, scaling):
-    """Gradients of query, key and value from that of `out` [B, heads, T, D]; lse [B, heads, T], the log of the exponents' sum."""
+    """Gradients of query, key and value from that of `out` [B, heads, T, D]; lse [B, heads, T], the log of the sums."""
     length, blocks = query.shape[2], FEWEST_BLOCKS
     while blocks * LONGEST_BLOCK < length:
         blocks *= 2

@@ -52,7 +52,8 @@ def few_rows_linear(x, weight, bias=None):
     return out.view(*x.shape[:-1], -1)
 
 
-def _is_served(x, weight):
+def is_served(x, weight):
+    """Whether another kernel than torch's choice multiplies x by a weight here: fp32 on such a processor, not traced."""
     one_type = x.dtype is torch.float32 and weight.dtype is torch.float32
     if is_tracing(x) or not one_type or x.device.type != "cpu" or weight.numel() < SMALLEST or not weight.is_contiguous():
         return False
@@ -83,17 +84,17 @@ class LinearFunction(torch.autograd.Function):
 
 def input_gradient(grad, weight):
     """grad W [n, in] of grad [n, out], inside a backward pass that is not differentiated again."""
-    return onednn_linear(grad, weight.t()) if _is_served(grad, weight) else grad @ weight
+    return onednn_linear(grad, weight.t()) if is_served(grad, weight) else grad @ weight
 
 
 def training_linear(x, weight, bias):
     """x W^T + b inside the forward of a training step, whose gradient the caller takes."""
-    return onednn_linear(x, weight, bias) if _is_served(x, weight) else linear(x, weight, bias)
+    return onednn_linear(x, weight, bias) if is_served(x, weight) else linear(x, weight, bias)
 
 
 def multiply(x, weight, bias=None):
     """x W^T + b of a weight that is no layer's own (one of many experts), by the kernel that is fastest for its shape."""
-    if x.shape[0] > FEW or not _is_served(x, weight) or records_gradients(x, weight, bias):
+    if x.shape[0] > FEW or not is_served(x, weight) or records_gradients(x, weight, bias):
         return linear(x, weight, bias)
     return few_rows_linear(x, weight, bias)
 
@@ -101,7 +102,7 @@ def multiply(x, weight, bias=None):
 def project(layer, x):
     """`layer(x)` for a linear layer, by the kernel that is fastest for its shape."""
     weight = layer._parameters.get("weight") if type(layer) is nn.Linear else None
-    if weight is None or not _is_served(x, weight) or not is_plain_linear(layer):
+    if weight is None or not is_served(x, weight) or not is_plain_linear(layer):
         return layer(x)
     bias = layer._parameters["bias"]
     if records_gradients(x, weight, bias):

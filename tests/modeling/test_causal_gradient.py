@@ -1,4 +1,4 @@
-"""The gradient of causal attention in blocks is that of the reference, at any length; where torch's kernel is not meant, it is."""
+"""The gradient of causal attention in blocks is that of the reference at any length, and what is not its business torch's."""
 
 import pytest
 import torch

@@ -45,6 +45,37 @@ def test_equals_plain_cross_entropy(name, rows, monkeypatch):
         assert (grads[key] - parameter.grad).abs().max() < 1e-6, key
 
 
+@pytest.mark.parametrize("count", [1, 299, 1023, 1024, 1025, 1300, 5000])
+def test_chunks_are_of_one_size(count, monkeypatch):
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 4 * VOCABULARY * 341})
+    rows, weight = torch.empty(count, 8), torch.empty(VOCABULARY, 8)
+    step = linear_cross_entropy._chunk_rows(rows, weight, True)
+    chunks = -(-count // step)
+    assert step <= 341 * 1.25 and step * chunks - count < chunks and chunks <= max(1, -(-count // 341))
+    # one chunk of narrow logits takes what its fp32 sum would have taken
+    narrow = linear_cross_entropy._chunk_rows(rows.bfloat16(), weight.bfloat16(), True)
+    assert narrow == count or narrow * VOCABULARY * 2 <= 1.25 * (4 * VOCABULARY * 341)
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+@pytest.mark.parametrize("served", [False, True])
+def test_bf16_and_other_kernels_give_the_same(chunk, served, monkeypatch):
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 2 * VOCABULARY * chunk})
+    if served and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("torch without oneDNN")
+    monkeypatch.setattr(linear_cross_entropy, "is_served", lambda x, weight: served)
+    torch.manual_seed(0)
+    states, weight = torch.randn(60, 32), torch.randn(VOCABULARY, 32) * 0.2
+    targets = torch.randint(0, VOCABULARY, (60,))
+    for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        ours, plain = ([part.to(dtype).requires_grad_() for part in (states, weight)] for _ in range(2))
+        loss = LinearCrossEntropy.apply(*ours, None, targets, 1, None)
+        expected = torch.nn.functional.cross_entropy(plain[0].float() @ plain[1].float().t(), targets, reduction="sum")
+        assert abs(loss - expected) <= bound * expected
+        for found, wanted in zip(torch.autograd.grad(loss, ours), torch.autograd.grad(expected, plain), strict=True):
+            assert (found - wanted).abs().max() <= bound * wanted.abs().max()
+
+
 def test_takes_the_general_way_for_a_head_that_is_more_than_linear():
     model = build()
     assert is_plain_linear(model.lm_head)
