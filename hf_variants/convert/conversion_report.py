@@ -2,7 +2,7 @@
 
 import json
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def make_report(source, target, proof, **facts):
         **facts,
         "proof": proof.to_dict(),
         "versions": {name: version(name) for name in _VERSIONS},
-        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -7,7 +7,7 @@ states and logits of rows with two images each, in fp32.
 import copy
 import json
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -190,5 +190,5 @@ def _report(source, target, proof, folder, dst):
         "source": name,
         "proof": proof,
         "versions": {package: version(package) for package in _VERSIONS},
-        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
