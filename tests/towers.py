@@ -6,6 +6,8 @@ from transformers import (
     CLIPVisionModel,
     Dinov2Config,
     Dinov2Model,
+    InternVLVisionConfig,
+    InternVLVisionModel,
     SiglipVisionConfig,
     SiglipVisionModel,
     ViTConfig,
@@ -28,6 +30,7 @@ NATIVE = {
     "siglip_vision_model": (SiglipVisionConfig, SiglipVisionModel, {"intermediate_size": 40, "vision_use_head": False}),
     "vit": (ViTConfig, ViTModel, {"intermediate_size": 40}),
     "dinov2": (Dinov2Config, Dinov2Model, {"mlp_ratio": 2}),
+    "internvl_vision": (InternVLVisionConfig, InternVLVisionModel, {"intermediate_size": 40}),
 }
 
 

@@ -114,16 +114,16 @@ LEFT_OUT = {
 # Types of transformers for which no family file has been written; nothing says that none could be.
 UNWRITTEN = tuple(
     """
-    aria aya_vision bert-generation blip chameleon cohere2_vision cohere_compass cohere_compass_text cosmos3_edge
-    cosmos3_omni deepseek_ocr2 deepseek_vl deepseek_vl_hybrid diffusion_gemma dots3_note emu3 ernie4_5_vl_moe esm esmc
+    aria  bert-generation blip chameleon  cohere_compass cohere_compass_text cosmos3_edge
+    cosmos3_omni deepseek_ocr2  deepseek_vl_hybrid diffusion_gemma dots3_note emu3 ernie4_5_vl_moe esm esmc
     evolla exaone4_5 fast_vlm flaubert florence2 fuyu gemma4_assistant gemma4_unified gemma4_unified_assistant
     gemma4_unified_text git glm46v glm4v glm4v_moe glm5_next glm_ocr glmga got_ocr2 gpt-sw3 granite4_vision
     granite_docling gte hunyuan_vl hyperclovax_vision_v2 inkling2 inkling_mm_model instructblip instructblipvideo
-    internvl janus jina_embeddings_v3 kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4 llava_next_video
+     janus jina_embeddings_v3 kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4 llava_next_video
     llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl mistral3 mistral4 mistral_large4 modernvbert
     molmo2 muse_glimmer muse_spark nemotron_h_omni neomme ovis2 paddleocr_vl perception_lm phi4_multimodal pi0
     pix2struct pp_chart2table pp_formulanet qianfan_ocr qwen2_5_omni_thinker qwen3_omni_moe_thinker qwen3_vl
     qwen3_vl_moe rembert roformer shieldgemma2 step3p7 udop ultrabert ultravbert unlimited_ocr video_llama_3 video_llava
-    vipllava vision-encoder-decoder xlm
+     vision-encoder-decoder xlm
     """.split()
 )

@@ -135,6 +135,8 @@ def _rows(config, native):
     by_row = native and (config.native or {}).get("model_type") in ("idefics3", "smolvlm")
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     given["pixel_values"] = pixels.unflatten(0, (2, 2)) if by_row else pixels
+    if config.image_attention == "bidirectional":
+        given["token_type_ids"] = (ids == image).long()
     if config.image_attention == "prefix":
         given["token_type_ids"] = (torch.arange(ids.shape[1]) >= ids.shape[1] - 3).long().expand(2, -1)
     return given

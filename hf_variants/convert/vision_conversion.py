@@ -6,6 +6,8 @@ the bridge is the vision family's; whatever a written config does not mean is fo
 
 import copy
 
+from transformers import CONFIG_MAPPING
+
 from hf_variants.convert.config_conversion import as_plain_dict, build_native_config, config_from_native, config_to_native
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.vision_families import VISION_FAMILIES, VISION_LEFT_OUT
@@ -47,11 +49,11 @@ def vision_config_from_native(native):
     written = as_plain_dict(_build(found, config, {}))
     given = {key: value for key, value in as_plain_dict(native).items() if key not in _PARTS}
     residue = {key: value for key, value in given.items() if key not in written or written[key] != value}
-    tied = getattr(native.text_config, "tie_word_embeddings", None)
+    text, said = as_plain_dict(native.text_config), written["text_config"]
     config.native = {
         **{"model_type": found.model_type, "config": residue, "vision_config": as_plain_dict(native.vision_config)},
-        # what the whole says decides; the part may say otherwise
-        "text_config": {} if tied == native.tie_word_embeddings else {"tie_word_embeddings": tied},
+        # the whole decides what is tied and what is done to logits; the part may say otherwise
+        "text_config": {key: value for key, value in text.items() if key not in said or said[key] != value},
     }
     config.dtype = getattr(native, "dtype", None)
     return config
@@ -82,16 +84,9 @@ def vision_state_into(found, state, config):
     """Our state dict of a native one, in memory names; a tied head left out of both."""
     text = find_family(config.text_config.native["model_type"])
     parts = _split(state, {found.text: text.prefix, found.tower: _OUR_TOWER})
-    bridge = {native: _OUR_BRIDGE + ours for ours, native in found.names.items()}
-    ours = {bridge[name]: tensor for name, tensor in state.items() if name in bridge}
-    ours |= parts[found.tower]
-    left = {
-        name: tensor
-        for name, tensor in state.items()
-        if name not in bridge and not name.startswith((found.text, found.tower, "lm_head."))
-    }
-    if left:
-        raise ValueError(f"no rule of {found.model_type} takes the tensors {sorted(left)[:8]}")
+    elsewhere = (found.text, found.tower, "lm_head.")
+    between = {name: tensor for name, tensor in state.items() if not name.startswith(elsewhere)}
+    ours = {**apply_rules(found.bridge, between, config), **parts[found.tower]}
     spoken = {**parts[found.text], **{name: t for name, t in state.items() if name.startswith("lm_head.")}}
     for name, tensor in apply_rules(text.rules("causal_lm"), spoken, config.text_config).items():
         ours[_OUR_TEXT + name.removeprefix("model.") if name.startswith("model.") else name] = tensor
@@ -102,8 +97,8 @@ def vision_state_back(found, state, config, native_config):
     """The native state dict of ours, in memory names; a tied head left out of both."""
     text = find_family(native_config.text_config.model_type)
     parts = _split(state, {_OUR_TEXT: "model.", _OUR_TOWER: found.tower})
-    native = {found.names[name.removeprefix(_OUR_BRIDGE)]: t for name, t in state.items() if name.startswith(_OUR_BRIDGE)}
-    native |= parts[_OUR_TOWER]
+    between = {name: tensor for name, tensor in state.items() if name.startswith(_OUR_BRIDGE)}
+    native = {**apply_rules(found.bridge, between, config, back=True), **parts[_OUR_TOWER]}
     spoken = {**parts[_OUR_TEXT], **{name: t for name, t in state.items() if name.startswith("lm_head.")}}
     for name, tensor in apply_rules(text.rules("causal_lm"), spoken, config.text_config, back=True).items():
         native[found.text + name.removeprefix(text.prefix) if name.startswith(text.prefix) else name] = tensor
@@ -125,6 +120,8 @@ def _read(found, native):
     for key, alone in found.text_keys.items():
         setattr(text, key, alone)
     text = config_from_native(text)
+    for key, off in found.unread_terms().items():
+        setattr(text, key, off)
     text.tie_word_embeddings = bool(native.tie_word_embeddings)
     keys = found.read(native)
     return VariantsVisionConfig(text_config=text, vision_config=_our_tower(found, native.vision_config), **keys)
@@ -160,7 +157,14 @@ def _build(found, config, kept):
     text = config_to_native(config.text_config).to_dict()
     text = {key: value for key, value in text.items() if key not in found.text_keys} | _kept(found, config, "text_config")
     keys = {**found.write(config), **kept, "tie_word_embeddings": config.tie_word_embeddings}
-    return build_native_config(found.model_type, {**keys, "text_config": text, "vision_config": _native_tower(found, config)})
+    built = build_native_config(found.model_type, {**keys, "text_config": text, "vision_config": _native_tower(found, config)})
+    # by class: a class that takes any keys takes another's model_type too
+    if type(built.text_config) is not CONFIG_MAPPING[text["model_type"]]:
+        raise ValueError(
+            f"{found.model_type} cannot express a language model of type {text['model_type']!r}; natively it reads "
+            f"{type(built.text_config).__name__}"
+        )
+    return built
 
 
 def _written(found, config):
@@ -172,6 +176,8 @@ def _written(found, config):
         for name in config.own_fields()
         if name not in skipped and getattr(config, name) != getattr(again, name)
     }
+    text, unread = config.text_config, found.unread_terms()
+    lost |= {f"text_config.{key}": (getattr(text, key), off) for key, off in unread.items() if getattr(text, key) != off}
     own, read = (as_plain_dict(part.vision_config) for part in (config, again))
     lost |= {f"vision_config.{key}": (own[key], read.get(key)) for key in own if own[key] != read.get(key)}
     if lost:

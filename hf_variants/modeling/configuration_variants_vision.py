@@ -11,6 +11,7 @@ from transformers import AutoConfig
 from .composite_config import CompositeConfig
 from .config_checks import check_activation, check_types
 from .configuration_variants import VariantsConfig
+from .image_readers import WIDTHS
 from .token_compression import SQUARES, tokens_of_grid
 from .vision_rules import VISION_RULES
 from .vision_tower import LAST, TOWERS, check_feature_layer, tower_config, tower_of
@@ -35,7 +36,8 @@ class VariantsVisionConfig(CompositeConfig):
         vision_config: the image tower: a config, or a dict with its `model_type`, of those that `vision_tower` supports.
         bridge: how the language model reads images.
         projector: what makes image features as wide as text, with `projector_hidden_act` between two layers and
-            `projector_bias`.
+            `projector_bias`, and `projector_intermediate_size` numbers between them (None: as wide as the text).
+        projector_norm: the norm of the features before the projector, with `projector_norm_eps` (None: 1e-5).
         image_delimiters: a learned vector before and one behind the features of each image, [IMG] and [/IMG]; an image of N
             features then takes N + 2 tokens. None gives True for the projection bridge.
         token_compression: how patches become fewer tokens. compression_factor: side of the squares of `pool` and
@@ -68,6 +70,9 @@ class VariantsVisionConfig(CompositeConfig):
     projector: str = "mlp"
     projector_hidden_act: str = "gelu"
     projector_bias: bool = True
+    projector_intermediate_size: int | None = None
+    projector_norm: str = "none"
+    projector_norm_eps: float | None = None
     image_delimiters: bool | None = None
     token_compression: str = "none"
     compression_factor: int | None = None
@@ -133,6 +138,10 @@ class VariantsVisionConfig(CompositeConfig):
     def _resolve_bridge(self):
         if self.image_delimiters is None:
             self.image_delimiters = self.bridge == "projection"
+        if self.projector != "affine" and self.projector_intermediate_size is None:
+            self.projector_intermediate_size = WIDTHS[self.bridge](self.text_config)
+        if self.projector_norm != "none" and self.projector_norm_eps is None:
+            self.projector_norm_eps = 1e-5
         if self.token_compression in SQUARES and self.compression_factor is None:
             self.compression_factor = 2
         if self.token_compression == "resampler":

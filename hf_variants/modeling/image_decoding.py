@@ -55,9 +55,10 @@ class ImageGenerationMixin(VariantsGenerationMixin):
         types = model_kwargs.get("token_type_ids")
         model_kwargs = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
         if types is not None:
-            # transformers repeats the last type, but what is generated follows the prefix
+            # transformers repeats the last type, but what is generated follows the prefix, and is no image
             grown = model_kwargs["token_type_ids"].shape[1] - types.shape[1]
-            model_kwargs["token_type_ids"] = torch.cat((types, types.new_ones(types.shape[0], grown)), dim=1)
+            new = types.new_full((types.shape[0], grown), int(self.config.image_attention == "prefix"))
+            model_kwargs["token_type_ids"] = torch.cat((types, new), dim=1)
         return model_kwargs
 
     def _get_logits_processor(self, *args, **kwargs):

@@ -110,7 +110,7 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
         """
         if input_ids is not None and inputs_embeds is not None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        self.check_types(token_type_ids)
+        self.check_types(input_ids, token_type_ids)
         images = self.images_of(input_ids, pixel_values, image_sizes, image_counts)
         if inputs_embeds is None and input_ids is not None:
             past_key_values = self.cache_of(use_cache, past_key_values)
@@ -139,10 +139,14 @@ class VariantsVisionModel(VariantsVisionPreTrainedModel):
             raise ValueError("pixel_values needs input_ids, whose placeholders say where the images are")
         return self.get_image_features(pixel_values, image_sizes, image_counts)
 
-    def check_types(self, token_type_ids):
-        """Raise a ValueError for types that nothing would read."""
+    def check_types(self, input_ids, token_type_ids):
+        """Raise a ValueError for types that nothing would read, other than those that say again where images are."""
         if token_type_ids is None or self.config.image_attention == "prefix" or is_tracing(token_type_ids):
             return
+        if self.config.image_attention == "bidirectional" and input_ids is not None:
+            # what Gemma 3's processor gives
+            if torch.equal(token_type_ids.bool(), input_ids == self.config.image_token_id):
+                return
         if bool(token_type_ids.any()):
             raise ValueError(
                 f"token_type_ids has the type {int(token_type_ids.max())}, which "

@@ -3,7 +3,7 @@
 Notable here: as `config_rules.py`; a key that would do nothing with the chosen bridge or compression is refused by name.
 """
 
-from .rule import DERIVED, Rule, only_with, positive
+from .rule import DERIVED, Rule, only_with, only_with_any, positive
 from .token_compression import SQUARES, compressed_grid
 
 
@@ -31,6 +31,15 @@ VISION_RULES = [
         positive(name, DERIVED)
         for name in ("num_resampler_layers", "num_resampler_heads", "num_resampler_tokens", "compression_factor")
     ),
+    positive("projector_intermediate_size", DERIVED),
+    positive("projector_norm_eps", DERIVED),
+    only_with_any("projector_norm_eps", "projector_norm", ("layernorm", "rmsnorm")),
+    Rule(
+        "a single layer has no inner width",
+        lambda c: c.projector == "affine" and c.projector_intermediate_size is not None,
+        "projector_intermediate_size={c.projector_intermediate_size} has no effect with projector='affine'; leave it at None, "
+        "or set projector to 'mlp' or 'gated'",
+    ),
     _needs_compression("compression_factor", SQUARES, None),
     _needs_compression("num_resampler_tokens", ("resampler",), None),
     _needs_compression("num_resampler_layers", ("resampler",), None),
@@ -50,7 +59,7 @@ VISION_RULES = [
         "an activation acts",
         lambda c: c.projector_hidden_act != "gelu" and c.projector == "affine" and c.token_compression != "resampler",
         "projector_hidden_act={c.projector_hidden_act!r} has no effect with projector='affine' and no resampler; leave it at "
-        "'gelu', or set projector='mlp'",
+        "'gelu', or set projector to 'mlp' or 'gated'",
     ),
     Rule(
         "squares are of patches",

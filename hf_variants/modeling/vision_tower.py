@@ -75,6 +75,12 @@ def _build_dinov2(config):
     return Dinov2Model(config)
 
 
+def _build_internvl(config):
+    from transformers import InternVLVisionModel
+
+    return InternVLVisionModel(config)
+
+
 # model_type of a vision config -> the tower
 TOWERS = {
     "clip_vision_model": Tower(
@@ -85,6 +91,13 @@ TOWERS = {
     ),
     "vit": Tower(_native_config("ViTConfig"), _build_vit, lambda config: 1, False, "behind layernorm"),
     "dinov2": Tower(_native_config("Dinov2Config"), _build_dinov2, lambda config: 1, True, "behind layernorm"),
+    "internvl_vision": Tower(
+        _native_config("InternVLVisionConfig"),
+        _build_internvl,
+        lambda config: 1,
+        True,
+        "the last layer's output; behind layernorm where use_mean_pooling is off",
+    ),
     "variants_image_encoder": Tower(
         lambda: VariantsImageEncoderConfig,
         VariantsImageEncoder,

@@ -11,6 +11,12 @@ VISION_CHOICES = {
     "projector": {
         "affine": "v = W f + b (LLaVA 2023, arXiv:2304.08485 §4.1).",
         "mlp": "v = W2 act(W1 f + b1) + b2 (LLaVA 1.5, arXiv:2310.03744 §3.2).",
+        "gated": "v = W2 (a * act(g)) + b2 with [a, g] = W1 f + b1 (Aya Vision 2025, arXiv:2505.08751).",
+    },
+    "projector_norm": {
+        "none": "Features enter the projector as they are.",
+        "layernorm": "LayerNorm of the features, behind compression (ViP-LLaVA 2023, arXiv:2312.00784; InternVL).",
+        "rmsnorm": "RMSNorm, its weight stored as the language model stores its own (Gemma 3, arXiv:2503.19786).",
     },
     "token_compression": {
         "none": "One token per patch.",

@@ -67,6 +67,7 @@ def test_an_encoder_decoder(name, join):
 CASES = [("gqa", bridge, "siglip_vision_model", {}) for bridge in BRIDGES]
 CASES += [("gqa", "projection", tower, {}) for tower in ("clip_vision_model", "vit", "dinov2")]
 CASES += [("mla", "gated", "siglip_vision_model", {}), ("gqa", "projection", "siglip_vision_model", {"projector": "affine"})]
+CASES += [("gqa", "projection", "internvl_vision", {"projector": "gated", "projector_norm": "rmsnorm"})]
 
 
 @pytest.mark.parametrize("text, bridge, tower, keys", CASES)

@@ -17,6 +17,10 @@ CASES = {
     "num_resampler_heads is positive": {**RESAMPLER, "num_resampler_heads": -1},
     "num_resampler_tokens is positive": {**RESAMPLER, "num_resampler_tokens": 0},
     "compression_factor is positive": {**SQUARE, "compression_factor": -2},
+    "projector_intermediate_size is positive": {"projector_intermediate_size": 0},
+    "projector_norm_eps is positive": {"projector_norm": "layernorm", "projector_norm_eps": -1e-5},
+    "projector_norm_eps needs projector_norm in layernorm/rmsnorm": {"projector_norm_eps": 1e-6},
+    "a single layer has no inner width": {"projector": "affine", "projector_intermediate_size": 8},
     "compression_factor needs its compression": {"compression_factor": 2},
     "num_resampler_tokens needs its compression": {"num_resampler_tokens": 4},
     "num_resampler_layers needs its compression": {"num_resampler_layers": 4},
@@ -116,11 +120,12 @@ def test_the_tables_of_the_modules_have_the_words():
     from hf_variants.modeling import modeling_variants_vision as model
     from hf_variants.modeling.image_memory import SCOPES
     from hf_variants.modeling.token_compression import COMPRESSIONS
-    from hf_variants.modeling.vision_bridge import PROJECTORS
+    from hf_variants.modeling.vision_bridge import PROJECTOR_NORMS, PROJECTORS
 
     tables = {
         "bridge": model.READERS,
         "projector": PROJECTORS,
+        "projector_norm": PROJECTOR_NORMS,
         "token_compression": COMPRESSIONS,
         "image_attention": model.IMAGE_BLOCKS,
         "cross_attention_scope": SCOPES,

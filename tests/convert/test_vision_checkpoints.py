@@ -13,7 +13,7 @@ from hf_variants.convert.proof import ProofError
 from tests.convert.test_vision_families import native_of
 from tests.tokenizers_for_tests import byte_level_bpe
 
-OTHERS = ("llava_all_states", "paligemma2_beyond_the_vocabulary")
+OTHERS = ("llava_all_states", "paligemma2_beyond_the_vocabulary", "gemma3", "internvl", "aya_vision")
 
 
 @pytest.mark.parametrize("name", ["idefics3", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

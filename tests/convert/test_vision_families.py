@@ -1,4 +1,4 @@
-"""LLaVA, Idefics3, SmolVLM and PaliGemma in and out: equal logits with images, equal tokens, bitwise equal weights."""
+"""Vision-language families in and out: equal logits with images, equal tokens, bitwise equal weights."""
 
 import json
 
@@ -6,12 +6,25 @@ import pytest
 import torch
 from transformers import (
     AutoModelForImageTextToText,
+    AyaVisionConfig,
+    AyaVisionForConditionalGeneration,
     CLIPVisionConfig,
+    Cohere2Config,
+    Cohere2VisionConfig,
+    Cohere2VisionForConditionalGeneration,
+    DeepseekVLConfig,
+    DeepseekVLForConditionalGeneration,
     Gemma2Config,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GemmaConfig,
+    GraniteConfig,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLVisionConfig,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -19,9 +32,12 @@ from transformers import (
     PaliGemmaConfig,
     PaliGemmaForConditionalGeneration,
     Qwen2Config,
+    Qwen3MoeConfig,
     SiglipVisionConfig,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
+    VipLlavaConfig,
+    VipLlavaForConditionalGeneration,
 )
 
 from hf_variants import VariantsForImageTextToText
@@ -64,6 +80,47 @@ def paligemma(text, **keys):
     return PaliGemmaForConditionalGeneration(PaliGemmaConfig(vision_config=siglip(), text_config=text, **keys))
 
 
+def gemma3(vision=None, window=6, **keys):
+    layers = ["sliding_attention", "full_attention"]
+    text = Gemma3TextConfig(**GEMMA, sliding_window=window, query_pre_attn_scalar=8, layer_types=layers)
+    keys = {"image_token_index": IMAGE, "mm_tokens_per_image": 4, **keys}
+    return Gemma3ForConditionalGeneration(Gemma3Config(vision_config=vision or siglip(), text_config=text, **keys))
+
+
+def internvl(vision=None, text=None, **keys):
+    vision = vision or InternVLVisionConfig(**VISION)
+    keys = {"image_token_id": IMAGE, "tie_word_embeddings": False, **keys}
+    return InternVLForConditionalGeneration(
+        InternVLConfig(vision_config=vision, text_config=text or Qwen2Config(**TEXT), **keys)
+    )
+
+
+def vipllava(vision=None, **keys):
+    config = VipLlavaConfig(vision_config=vision or clip(), text_config=LlamaConfig(**TEXT), image_token_index=IMAGE, **keys)
+    return VipLlavaForConditionalGeneration(config)
+
+
+def aya_vision(vision=None, **keys):
+    config = AyaVisionConfig(
+        vision_config=vision or siglip(), text_config=Cohere2Config(**TEXT, sliding_window=8), image_token_index=IMAGE, **keys
+    )
+    return AyaVisionForConditionalGeneration(config)
+
+
+def cohere2_vision(vision=None, **keys):
+    config = Cohere2VisionConfig(
+        vision_config=vision or siglip(), text_config=Cohere2Config(**TEXT, sliding_window=8), image_token_id=IMAGE, **keys
+    )
+    return Cohere2VisionForConditionalGeneration(config)
+
+
+def deepseek_vl(vision=None):
+    config = DeepseekVLConfig(
+        vision_config=vision or siglip(), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, tie_word_embeddings=False
+    )
+    return DeepseekVLForConditionalGeneration(config)
+
+
 FULL = {"vision_feature_select_strategy": "full"}
 CASES = {
     "llava": lambda: llava(clip(), LlamaConfig(**TEXT)),
@@ -78,6 +135,10 @@ CASES = {
         clip(), LlamaConfig(**TEXT, tie_word_embeddings=True), tie_word_embeddings=False
     ),
     "llava_tied_in_the_whole_alone": lambda: llava(clip(), LlamaConfig(**TEXT), tie_word_embeddings=True),
+    "llava_whose_scale_of_logits_is_unread": lambda: llava(clip(), GraniteConfig(**TEXT, logits_scaling=3.0)),
+    "llava_whose_cap_of_logits_is_unread": lambda: llava(
+        clip(), Gemma2Config(**GEMMA, query_pre_attn_scalar=8, final_logit_softcapping=1.0)
+    ),
     "idefics3": lambda: idefics3(Idefics3Config, Idefics3ForConditionalGeneration),
     "smolvlm_tied": lambda: idefics3(SmolVLMConfig, SmolVLMForConditionalGeneration, tie_word_embeddings=True),
     "idefics3_tied_in_the_whole_alone": lambda: Idefics3ForConditionalGeneration(
@@ -90,6 +151,36 @@ CASES = {
     "paligemma2_beyond_the_vocabulary": lambda: paligemma(
         Gemma2Config(**GEMMA, sliding_window=6, query_pre_attn_scalar=8), image_token_index=120
     ),
+    "gemma3": gemma3,
+    "gemma3_unpooled_beyond_the_vocabulary": lambda: gemma3(
+        siglip(layer_norm_eps=1e-3), window=16, mm_tokens_per_image=16, image_token_index=120
+    ),
+    "internvl": internvl,
+    "internvl_qk_norm_of_one_layer": lambda: internvl(
+        InternVLVisionConfig(**VISION, use_qk_norm=True, norm_type="rms_norm", attention_bias=True, use_mean_pooling=False),
+        Qwen3MoeConfig(**TEXT, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+        vision_feature_layer=-2,
+        downsample_ratio=0.25,
+        projector_hidden_act="relu",
+    ),
+    "internvl_behind_its_norm_unshuffled": lambda: internvl(
+        InternVLVisionConfig(**VISION, use_mean_pooling=False), LlamaConfig(**TEXT), downsample_ratio=1.0
+    ),
+    "vipllava": lambda: vipllava(vision_feature_layer=[-2, 1, -3]),
+    "vipllava_one_layer": lambda: vipllava(vision_feature_layer=2, projector_layernorm_eps=1e-2, projector_hidden_act="relu"),
+    "aya_vision": aya_vision,
+    "aya_vision_clip": lambda: aya_vision(
+        clip(),
+        vision_feature_select_strategy="default",
+        vision_feature_layer=1,
+        alignment_intermediate_size=20,
+        adapter_layer_norm_eps=1e-2,
+        downsample_factor=4,
+    ),
+    "cohere2_vision": lambda: cohere2_vision(alignment_intermediate_size=20),
+    "cohere2_vision_unshuffled": lambda: cohere2_vision(alignment_intermediate_size=64, downsample_factor=1),
+    "deepseek_vl": deepseek_vl,
+    "deepseek_vl_clip": lambda: deepseek_vl(clip()),
 }
 
 
@@ -119,11 +210,23 @@ def inputs_of(name, ours):
         padded = torch.stack((pixels[:2], torch.stack((pixels[2], torch.zeros_like(pixels[2])))))
         theirs["pixel_values"] = padded
     types = {}
+    if name.startswith("gemma3"):
+        types = {"token_type_ids": (ids == image).long()}
     if name.startswith("paligemma"):
         # (position of every token, which the native class counts from the row's start, pads included)
         types = {"token_type_ids": (torch.arange(longest) >= longest - 1).long().expand(2, -1)}
         theirs["position_ids"] = (mask.cumsum(1)).clamp(min=1)
     return {**given, **types}, {**theirs, **types}
+
+
+FAST = ("idefics3", "gemma3")
+# the first case of each family
+FIRST = ("llava", "paligemma", "idefics3", "gemma3", "internvl", "vipllava", "aya_vision", "cohere2_vision", "deepseek_vl")
+GENERATED = (
+    "smolvlm_tied",
+    "paligemma2_beyond_the_vocabulary",
+    *(name for name in FIRST if name not in ("paligemma", "idefics3")),
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -148,7 +251,7 @@ def test_native_and_ours_are_equal(name):
     assert configs[0] == configs[1]
 
 
-@pytest.mark.parametrize("name", ["llava", "smolvlm_tied", "paligemma2_beyond_the_vocabulary"])
+@pytest.mark.parametrize("name", GENERATED)
 def test_native_and_ours_generate_the_same(name):
     native = native_of(name)
     ours = from_native(native)
@@ -156,14 +259,15 @@ def test_native_and_ours_generate_the_same(name):
     options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "suppress_tokens": [IMAGE]}
     for both in (own, theirs):
         both.pop("position_ids", None)
-        if "token_type_ids" in both:
+        if "token_type_ids" in both and "gemma3" not in name:
             both["token_type_ids"] = torch.zeros_like(both["token_type_ids"])
     with torch.no_grad():
         assert torch.equal(ours.generate(**own, **options), native.generate(**theirs, **options))
 
 
 @pytest.mark.parametrize(
-    "name", ["idefics3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llava_all_states", "paligemma"))]
+    "name",
+    ["idefics3", "gemma3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llava_all_states", *FIRST) if n not in FAST)],
 )
 def test_folders(tmp_path, name):
     """A native folder comes in, ours is saved and read by the Auto class, and goes back."""
@@ -181,7 +285,9 @@ def test_folders(tmp_path, name):
     assert half.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", ["llava", *(pytest.param(n, marks=pytest.mark.slow) for n in ("idefics3", "paligemma"))])
+@pytest.mark.parametrize(
+    "name", ["llava", "gemma3", *(pytest.param(n, marks=pytest.mark.slow) for n in FIRST if n not in ("llava", "gemma3"))]
+)
 def test_losses_and_gradients_are_equal(name):
     native = native_of(name)
     ours = from_native(native)
@@ -194,9 +300,12 @@ def test_losses_and_gradients_are_equal(name):
     assert abs(losses[0] - losses[1]) <= TOLERANCE
     for loss in losses:
         loss.backward()
-    bridge = "connector" if name == "idefics3" else "multi_modal_projector"
+    bridge = {"idefics3": "connector", "deepseek_vl": "aligner"}.get(name, "multi_modal_projector")
     expected = [p.grad for key, p in native.named_parameters() if bridge in key]
     found = [p.grad for key, p in ours.named_parameters() if "multi_modal_projector" in key]
+    if name == "gemma3":
+        # natively a matrix before its norm, stored transposed
+        expected = [expected[1], expected[0].T]
     assert len(found) == len(expected) and all((a - b).abs().max() <= 1e-5 for a, b in zip(found, expected, strict=True))
 
 
@@ -206,6 +315,25 @@ REFUSED = {
         "vision_feature_select_strategy='default'.*first",
     ),
     "a head of the tower": (lambda: llava(siglip(vision_use_head=True), LlamaConfig(**TEXT), **FULL), "left over.*head"),
+    "a head of the tower of gemma3": (lambda: gemma3(vision=siglip(vision_use_head=True)), "vision_use_head=True"),
+    "squares that do not tile": (lambda: gemma3(mm_tokens_per_image=9), "mm_tokens_per_image=9 .*do not tile 4 x 4"),
+    "images beyond the window": (lambda: gemma3(window=3), "text_config.sliding_window=3 .*images of 4 tokens"),
+    "tokens that are no square": (lambda: gemma3(mm_tokens_per_image=8), "mm_tokens_per_image=8 "),
+    "patches that are no square": (
+        lambda: internvl(InternVLVisionConfig(**{**VISION, "image_size": [8, 16]})),
+        "image_size=.*2 x 4 patches",
+    ),
+    "a class token among squares": (lambda: internvl(**FULL), "its class token would stand among"),
+    "several layers of one": (lambda: internvl(vision_feature_layer=[1, 2]), r"vision_feature_layer=\[1, 2\].*one layer"),
+    "several layers of aya_vision": (
+        lambda: aya_vision(vision_feature_layer=[1, 2], **FULL),
+        r"vision_feature_layer=\[1, 2\].*built for one",
+    ),
+    "a ratio that is no inverse": (lambda: internvl(downsample_ratio=0.3), "downsample_ratio=0.3 "),
+    "another tower of internvl": (lambda: internvl(siglip()), "vision_config.model_type='siglip_vision_model'.*from a file"),
+    "a first patch of vipllava": (lambda: vipllava(siglip(), vision_feature_layer=1), "drops the first state"),
+    "a gate of another width": (lambda: aya_vision(alignment_intermediate_size=21), "alignment_intermediate_size=21 .*halved"),
+    "a class token of cohere2_vision": (lambda: cohere2_vision(clip(), alignment_intermediate_size=20), "class token would"),
     "a text of no family": (
         lambda: llava(clip(), Gemma3TextConfig(**GEMMA, use_bidirectional_attention=True)),
         "cannot be converted",
@@ -229,9 +357,23 @@ def test_families_that_do_not_fit_say_why():
         (GATED, "llava", "llava cannot express .*bridge='gated_cross_attention'"),
         ({}, "llava", "llava cannot express .*image_delimiters=True"),
         ({"image_delimiters": False, "token_compression": "pool"}, "idefics3", "idefics3 cannot express .*token_compression"),
+        ({}, "internvl", "internvl with vision_config.model_type='siglip_vision_model' cannot be converted: read from a file"),
+        ({}, "vipllava", "vipllava with vision_config.model_type='siglip_vision_model' cannot be converted: it drops"),
+        ({}, "aya_vision", "aya_vision cannot express .*projector='mlp'.*projector_norm='none'.*image_delimiters=True"),
+        (
+            {"image_delimiters": False, "text_keys": {"logits_scaling": 2.0}},
+            "llava",
+            "llava cannot express .*text_config.logits_scaling=2.0 .it would be 1.0",
+        ),
+        ({"image_delimiters": False}, "gemma3", "gemma3 cannot express a language model of type 'llama'"),
+        (
+            {"projector_intermediate_size": 20},
+            "llava",
+            "llava cannot express .*projector_intermediate_size=20 .it would be 32",
+        ),
         ({}, None, "no native family expresses this config; llava: .*paligemma: "),
     ]:
-        model = vlm(text_keys={"head_dim": None}, tower=siglip(image_size=16), **keys)
+        model = vlm(text_keys={"head_dim": None, **keys.pop("text_keys", {})}, tower=siglip(image_size=16), **keys)
         with pytest.raises(ValueError, match=message):
             to_native(model, family)
 
@@ -239,7 +381,7 @@ def test_families_that_do_not_fit_say_why():
 def test_a_model_that_came_from_nowhere_goes_to_the_first_family_that_means_it():
     model = vlm(text_keys={"head_dim": None}, tower=clip(), image_delimiters=False, vision_feature_layer=-2)
     native = to_native(model)
-    assert native.config.model_type == "llava" and set(VISION_FAMILIES) == {"llava", "idefics3", "smolvlm", "paligemma"}
+    assert native.config.model_type == "llava" and {"smolvlm", *FIRST} == set(VISION_FAMILIES)
     ids = torch.tensor([[1, *[60] * 16, 5]])
     pixels = torch.randn(1, 3, 16, 16)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from tests.towers import NATIVE, native_config, own_config, pixels, randomise
 from tests.variants import ENCODERS, TOGGLES
 
 # states before those of the patches, as the native classes have them
-CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0, "vit": 1, "dinov2": 1}
+CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0, "vit": 1, "dinov2": 1, "internvl_vision": 1}
 # toggles that an image encoder refuses beside those with a field of text
 OF_TEXT = {"moe_aux_loss"}
 
@@ -67,14 +67,15 @@ def test_siglip_keeps_its_first_patch_and_builds_no_head():
     assert not any("head" in name for name, _ in tower.named_parameters())
 
 
-def test_dinov2_takes_other_sizes_and_the_rest_refuse_them(native):
-    tower = tower_of(native["dinov2"], LAST)
+def test_towers_that_interpolate_take_other_sizes_and_the_rest_refuse_them(native):
     images = pixels(1, 3, 8, 20)
-    with torch.no_grad():
-        assert torch.equal(tower(images), native["dinov2"](images).last_hidden_state[:, 1:])
-    assert tower.grid(8, 20) == (2, 5)
-    with pytest.raises(ValueError, match="13 x 20 pixels is not a whole number of patches of 4 x 4"):
-        tower(pixels(1, 3, 13, 20))
+    for kind in ("dinov2", "internvl_vision"):
+        tower = tower_of(native[kind], LAST)
+        with torch.no_grad():
+            assert torch.equal(tower(images), native[kind](images).last_hidden_state[:, 1:])
+        assert tower.grid(8, 20) == (2, 5)
+        with pytest.raises(ValueError, match="13 x 20 pixels is not a whole number of patches of 4 x 4"):
+            tower(pixels(1, 3, 13, 20))
     for kind in ("clip_vision_model", "siglip_vision_model", "vit"):
         with pytest.raises(ValueError, match="8 x 20 pixels does not fit this tower, whose image_size is 12 x 12"):
             build_tower(native_config(kind))(images)
