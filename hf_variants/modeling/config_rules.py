@@ -263,6 +263,12 @@ POSITION_RULES = [
 
 FEED_FORWARD_RULES = [
     Rule(
+        "biases of dense networks need one",
+        lambda c: c.mlp_bias and "dense" not in c.mlp_layer_types and not c.num_shared_experts,
+        "mlp_bias=True has no effect: it is for dense and shared networks, but mlp_layer_types={c.mlp_layer_types} holds no "
+        "'dense' and num_shared_experts={c.num_shared_experts}; the biases of routed experts are expert_bias",
+    ),
+    Rule(
         "activations are dropped in dense networks",
         lambda c: c.activation_dropout != 0 and "sparse" in c.mlp_layer_types,
         "activation_dropout={c.activation_dropout} has no place in experts, but mlp_layer_types={c.mlp_layer_types} holds "
@@ -301,11 +307,15 @@ EXPERT_RULES = [
         lambda c: (
             c.router_selection == "logits"
             and c.has_experts
-            and (c.router_scoring == "sparsemixer" or (c.n_group == 1 and c.router_balance != "bias"))
+            and (
+                c.router_scoring == "sparsemixer"
+                or (c.router_balance != "bias" and (c.router_scoring == "softmax" or c.topk_group >= c.n_group))
+            )
         ),
-        "router_selection='logits' has no effect with router_scoring={c.router_scoring!r}, n_group={c.n_group} and "
-        "router_balance={c.router_balance!r}: scores grow with their logits; it needs router_balance='bias' or n_group > 1, "
-        "and router_scoring from ['softmax', 'sigmoid']",
+        "router_selection='logits' has no effect with router_scoring={c.router_scoring!r}, router_balance="
+        "{c.router_balance!r}, n_group={c.n_group} and topk_group={c.topk_group}: the best scores, and softmax "
+        "groups of the best, have the best logits; it needs router_balance='bias', or router_scoring='sigmoid' "
+        "(which sums the two best of a group) with topk_group < n_group; sparsemixer compares logits in any case",
     ),
     only_with("sparsemixer_jitter_eps", "router_scoring", "sparsemixer", 0.01),
     Rule(
@@ -419,6 +429,12 @@ NORM_RULES = [
         lambda c: not c.norm_affine and (c.norm_unit_offset or c.norm_bias or c.norm_weight_in_fp32),
         "norm_affine=False removes weight and bias, so norm_unit_offset={c.norm_unit_offset}, norm_bias={c.norm_bias} and "
         "norm_weight_in_fp32={c.norm_weight_in_fp32} must be False",
+    ),
+    Rule(
+        "the scope of a multiplier needs the multiplier",
+        lambda c: c.embedding_multiplier_scope != "inputs_embeds" and c.embedding_multiplier == 1,
+        "embedding_multiplier_scope={c.embedding_multiplier_scope!r} has no effect with embedding_multiplier="
+        "{c.embedding_multiplier}; set embedding_multiplier, or leave embedding_multiplier_scope at 'inputs_embeds'",
     ),
     Rule(
         "scalars that multiply are not zero",

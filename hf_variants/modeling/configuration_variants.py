@@ -75,7 +75,8 @@ class VariantsConfig(FamilyConfig):
         norm_topk_prob: whether the weights of the chosen experts are divided by their sum; None gives True, but False for
             `router_scoring="sparsemixer"`.
         router_aux_loss_coef: None gives 0.001 under `router_balance="aux_loss"`, else 0.
-        norm_unit_offset: the weight is stored minus one (Gemma); norm_weight_in_fp32: it multiplies before the cast back.
+        norm_unit_offset: the weight is stored minus one (Gemma); norm_weight_in_fp32: it multiplies before the cast back, as
+            under rmsnorm a weight of norm_unit_offset always does.
         norm_bias: None gives True for layernorm. norm_affine: False gives norms without parameters (OLMo).
         final_norm: None gives False for `norm_placement="post_ln"`, else True.
         freeze_pad_embedding: the input row of `pad_token_id` starts at zero and gets no gradient, as in Llama; not so by

@@ -113,6 +113,8 @@ BROKEN = {
     "sparsemixer_jitter_eps needs router_scoring=sparsemixer": {**MOE, "sparsemixer_jitter_eps": 0.1},
     "sparsemixer chooses by its logits alone": {**MOE, "router_scoring": "sparsemixer", "router_balance": "bias"},
     "choosing by logits differs": {**MOE, "router_selection": "logits"},
+    "biases of dense networks need one": {**MOE, "mlp_bias": True},
+    "the scope of a multiplier needs the multiplier": {"embedding_multiplier_scope": "input_ids"},
     "sparsemixer's rivals are near": {**MOE, "router_scoring": "sparsemixer", "sparsemixer_jitter_eps": -0.1},
     "one attention scale": {"attention_multiplier": 0.5, "query_pre_attn_scalar": 8},
     "interleaving needs rope": {"rope_interleaved": True, "position_embedding_type": "learned"},

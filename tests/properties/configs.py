@@ -122,12 +122,14 @@ def feed_forward(draw):
     groups = draw(st.sampled_from([1, 2]))
     shared = draw(st.sampled_from([0, 1, 2]))
     balance = draw(words("router_balance"))
+    layers = draw(st.sampled_from([None, ["dense", "sparse"]]))
     return {
         **keys,
+        "mlp_bias": keys["mlp_bias"] and bool(shared or layers),
         "num_experts": 4,
         "num_experts_per_tok": draw(st.sampled_from([1, 2])),
         "moe_intermediate_size": 12,
-        "mlp_layer_types": draw(st.sampled_from([None, ["dense", "sparse"]])),
+        "mlp_layer_types": layers,
         "num_shared_experts": shared,
         "shared_expert_gate": bool(shared) and draw(switch),
         "router_scoring": draw(words("router_scoring")),
@@ -164,11 +166,13 @@ def norms(draw):
 
 @st.composite
 def outputs(draw):
+    multiplier = draw(st.sampled_from([{}, {"embedding_multiplier": 3.3}]))
+    if multiplier:
+        multiplier["embedding_multiplier_scope"] = draw(words("embedding_multiplier_scope"))
     return {
+        **multiplier,
         "tie_word_embeddings": draw(switch),
         "lm_head_bias": draw(switch),
-        "embedding_multiplier": draw(st.sampled_from([1.0, 3.3])),
-        "embedding_multiplier_scope": draw(words("embedding_multiplier_scope")),
         "final_logit_softcapping": draw(maybe(st.just(5.0))),
         "logits_scaling": draw(st.sampled_from([1.0, 2.0])),
     }

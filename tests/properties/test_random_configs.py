@@ -1,6 +1,7 @@
 """What holds for every config that the rules allow, drawn at random."""
 
 import copy
+import random
 import tempfile
 
 import pytest
@@ -138,6 +139,47 @@ def backends_agree(keys):
     for ours, theirs in zip(results[0][1], results[1][1], strict=True):
         if ours is not None:
             assert_close(ours, theirs)
+
+
+# switches that change the loss or what a model is made of, whatever else is set; the rules refuse them elsewhere
+SWITCHES = (
+    *("attention_sinks", "attn_output_gate", "attn_logit_softcapping", "qk_norm", "clip_qkv", "attention_bias"),
+    *("attention_out_bias", "scale_attn_by_inverse_layer_idx", "rope_interleaved", "mlp_bias", "swiglu_limit", "swiglu_alpha"),
+    *("num_shared_experts", "shared_expert_gate", "routed_scaling_factor", "router_bias", "expert_bias", "expert_output_norm"),
+    *("router_balance", "router_aux_loss_coef", "router_z_loss_coef", "norm_unit_offset", "norm_placement", "norm_bias"),
+    *("embedding_norm", "residual_multiplier", "lm_head_bias", "final_logit_softcapping"),
+    *("logits_scaling", "embedding_multiplier_scope"),
+)
+
+
+@check
+def no_switch_is_idle(keys):
+    if keys.get("sliding_window") == 1:
+        return  # whoever sees itself alone weighs nothing
+    config = VariantsConfig(**keys)
+    model = model_of(keys).train()
+    looked_up = torch.linspace(-1, 1, LENGTH * 16).reshape(1, LENGTH, 16)
+    said = lambda model: torch.cat(  # noqa: E731
+        (model(ids_of(2, LENGTH), labels=ids_of(2, LENGTH)).loss[None], model(inputs_embeds=looked_up).logits.flatten())
+    )
+    for name in random.Random(repr(keys)).sample(sorted(set(keys).intersection(SWITCHES)), 6):
+        try:
+            other = VariantsConfig(**{key: value for key, value in keys.items() if key != name})
+        except ValueError:
+            continue  # another key needs it
+        if other.to_dict() == config.to_dict():
+            continue  # drawn as the default
+        without = VariantsForCausalLM(other)
+        state = model.state_dict()
+        shapes = [{key: value.shape for key, value in made.items()} for made in (without.state_dict(), state)]
+        if shapes[0] != shapes[1]:
+            continue
+        without.load_state_dict(state)
+        outputs = []
+        for made in (model, without.train()):
+            torch.manual_seed(0)  # a router that samples does so alike
+            outputs.append(said(made))
+        assert not torch.equal(*outputs), name
 
 
 def run(name, keys):

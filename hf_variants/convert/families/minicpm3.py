@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from hf_variants.convert.config_map import Always, Both, Key, Same
+from hf_variants.convert.config_map import Both, Same
 from hf_variants.convert.latent_maps import LATENT_KEYS
 from hf_variants.convert.registry import Family
 from hf_variants.convert.shared_maps import LLAMA_WEIGHTS, MODERN_KEYS, all_biases, rope
@@ -13,6 +13,12 @@ def _read_scales(native):
         "residual_multiplier": native.scale_depth / sqrt(native.num_hidden_layers),
         "logits_scaling": native.hidden_size / native.dim_model_base,
     }
+
+
+def _read_embedding_scale(native):
+    if native.scale_emb == 1:
+        return {}
+    return {"embedding_multiplier": native.scale_emb, "embedding_multiplier_scope": "input_ids"}
 
 
 def _write_scales(config):
@@ -28,8 +34,7 @@ FAMILY = Family(
         *LATENT_KEYS,
         all_biases(),
         rope(),
-        Key("embedding_multiplier", "scale_emb"),
-        Always(embedding_multiplier_scope="input_ids"),
+        Both(_read_embedding_scale, lambda config: {"scale_emb": config.embedding_multiplier}),
         Both(_read_scales, _write_scales),
     ],
     weights=LLAMA_WEIGHTS,
