@@ -114,7 +114,9 @@ def test_b56_kinds_of_qk_norm(family, name, kind, shape):
     assert tuple(ours.model.layers[0].self_attn.k_norm.weight.shape) == shape
 
 
-@pytest.mark.parametrize(("family", "name"), [("bloom", "plain"), ("gpt2", "plain"), ("phi3", "plain")])
+@pytest.mark.parametrize(
+    ("family", "name"), [("bloom", "plain"), ("gpt2", "plain"), ("phi3", "plain"), ("falcon", "40b_biased")]
+)
 def test_b67_fused_projections(family, name):
     native = native_model(family, name)
     assert _gap(native) <= 1e-5

@@ -156,6 +156,25 @@ def test_b02_loaded_values_survive_and_only_the_deleted_key_is_drawn(tmp_path):
             assert torch.equal(value, model.state_dict()[key]), key
 
 
+@pytest.mark.parametrize("gone", ["bias", "weight"])
+def test_b02_a_part_that_is_drawn_leaves_the_rest_of_its_module(tmp_path, gone):
+    """Of every module that has both, one of weight and bias is missing: it is initialised beside the loaded other."""
+    biases = {"attention_bias": True, "mlp_bias": True, "lm_head_bias": True, "norm_type": "layernorm"}
+    model = build(tiny("moe_biases", mlp_layer_types=["dense", "sparse"], **biases))
+    model.save_pretrained(tmp_path)
+    kept = model.state_dict()
+    # `experts.down_proj` has `experts.down_proj_bias` beside it
+    other_of = {key: key.removesuffix("_bias") if "proj_bias" in key else f"{key[: -len('bias')]}weight" for key in kept}
+    pairs = {key: other for key, other in other_of.items() if key.endswith("bias") and other in kept}
+    assert len(pairs) > 15
+    deleted = set(pairs if gone == "bias" else pairs.values())
+    rewrite(tmp_path, lambda tensors: [tensors.pop(key) for key in deleted])
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(info["missing_keys"]) == deleted
+    for key, value in loaded.state_dict().items():
+        assert torch.equal(value, kept[key]) != (key in deleted), key
+
+
 def test_loading_info_with_other_shapes_must_be_asked_for(tmp_path):
     build(tiny("mha")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="ignore_mismatched_sizes=True"):

@@ -130,6 +130,9 @@ def test_b09_evaluation_loss_is_pure_cross_entropy(tmp_path):
     logits = without.eval()(batch["input_ids"]).logits
     by_hand = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
     assert losses[0] == pytest.approx(by_hand.item(), abs=1e-5)
+    # asked for router logits, it returns them and adds nothing
+    shown = with_aux.eval()(**batch, output_router_logits=True)
+    assert len(shown.router_logits) == 2 and shown.loss.item() == pytest.approx(by_hand.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
