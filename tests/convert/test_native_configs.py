@@ -160,7 +160,7 @@ def _keywords(config):
         ("llama", "plain", {"position_embedding_type": "alibi", "rope_parameters": None}, ["position_embedding_type"]),
         ("mistral", "window", {"layer_types": ["sliding_attention"] * 2 + ["full_attention"]}, ["layer_types"]),
         ("qwen2", "full", {"attention_bias": False}, ["attention_bias"]),
-        ("gemma2", "window", {"embedding_multiplier": 1.0}, ["embedding_multiplier"]),
+        ("gemma2", "window", {"embedding_multiplier": 2.0}, ["embedding_multiplier"]),
         ("gemma2", "window", {"sliding_window": 5, "norm_unit_offset": False}, ["norm_unit_offset"]),
         ("mixtral", "plain", {"num_shared_experts": 1, "shared_expert_intermediate_size": 24}, ["num_shared_experts"]),
         (
