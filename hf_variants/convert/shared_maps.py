@@ -202,10 +202,11 @@ def _read_one_window(native):
 
 def window_of_layer_types(use_key=None):
     """`layer_types` with one window for the sliding ones; `use_key` is a native switch that turns it on."""
-    return Both(_read_layer_types, lambda config: _write_layer_types(config, use_key))
+    return Both(read_layer_types, lambda config: _write_layer_types(config, use_key))
 
 
-def _read_layer_types(native):
+def read_layer_types(native):
+    """`layer_types`, and the window where one of them slides."""
     slides = "sliding_attention" in native.layer_types
     return {"layer_types": list(native.layer_types), "sliding_window": native.sliding_window if slides else None}
 

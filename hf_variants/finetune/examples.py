@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..training.errors import first_line
 from ..training.idle_keys import refuse_idle_data_keys
 
 _READERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -93,9 +94,9 @@ def _load(spec, source, what):
             return loaded[spec.split] if isinstance(loaded, dict) else loaded
         return load_dataset(source, spec.subset, split=spec.split)
     except ValueError as error:
-        raise ValueError(f"{what}={source!r}: {_first_line(error)}") from None
+        raise ValueError(f"{what}={source!r}: {first_line(error)}") from None
     except Exception as error:  # `datasets` raises many kinds; the user needs the source's name beside any of them
-        raise ValueError(f"{what}={source!r} cannot be read: {_first_line(error)}") from error
+        raise ValueError(f"{what}={source!r} cannot be read: {first_line(error)}") from error
 
 
 def _json_lines(path):
@@ -187,7 +188,3 @@ def _split(dataset, spec):
         )
     parts = dataset.train_test_split(test_size=held_out, seed=spec.split_seed)
     return parts["train"], parts["test"]
-
-
-def _first_line(error):
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

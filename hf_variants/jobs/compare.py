@@ -1,24 +1,18 @@
 """Checkpoints side by side: held-out perplexity, bytes of the weights and decoding speed, each loaded as a user
 would."""
 
-from pathlib import Path
-
 
 def save_in_bfloat16(source, target):
     """Write the checkpoint `source` with bfloat16 weights into `target`; returns the bytes of its weights."""
     import torch
 
+    from ..quantize.writer import weight_bytes
     from ..training.models import load_model
     from ..training.tokenizer import load_tokenizer
 
     load_model(source, dtype=torch.bfloat16).save_pretrained(target)
     load_tokenizer(source).save_pretrained(target)
     return weight_bytes(target)
-
-
-def weight_bytes(directory):
-    """Bytes of the safetensors files in a directory."""
-    return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
 
 
 def compare_checkpoints(paths, texts, window, max_tokens=None, prompt="In the beginning", new_tokens=64):
@@ -34,6 +28,7 @@ def compare_checkpoints(paths, texts, window, max_tokens=None, prompt="In the be
     """
     from ..evaluation.perplexity import corpus_perplexity
     from ..evaluation.speed import decoding_speed
+    from ..quantize.writer import weight_bytes
     from ..training.models import open_checkpoint
 
     records = []

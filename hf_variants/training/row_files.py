@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from .packing import PackingStats, encode_documents, pack_blocks, row_columns
+from .stages import fingerprint_of
 
 # Part of every fingerprint: raise it when rows come out differently from equal input.
 _LAYOUT_VERSION = 2
@@ -87,9 +88,9 @@ def packed_dataset(
     tokens = {"texts": source_fingerprint, "tokenizer": tokenizer_fingerprint(tokenizer), "layout": _LAYOUT_VERSION}
     pad_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     settings = {**tokens, "length": sequence_length, "packing": packing, "long_documents": long_documents, "pad_id": pad_id}
-    target = Path(cache_dir) / f"{name}-{_digest(settings)}"
+    target = Path(cache_dir) / f"{name}-{fingerprint_of(settings)}"
     if not target.is_dir():
-        folder = Path(cache_dir) / f"tokens-{_digest(tokens)}"
+        folder = Path(cache_dir) / f"tokens-{fingerprint_of(tokens)}"
         if not folder.is_dir():
             write_tokens(encode_documents(texts, tokenizer), folder)
         stats = PackingStats()
@@ -196,7 +197,3 @@ class _appearing:
             shutil.rmtree(self.partial)
         else:
             self.partial.rename(self.target)
-
-
-def _digest(settings):
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

@@ -6,6 +6,8 @@ round trip); the bos token is part of the tokenizer's template, so prompts begin
 
 from pathlib import Path
 
+from .errors import first_line
+
 # objectives of models that read one text and write another
 ENCODER_DECODERS = ("span_corruption", "seq2seq")
 
@@ -63,7 +65,7 @@ def load_tokenizer(path):
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer.path={str(path)!r} holds no tokenizer: {_first_line(error)}") from None
+        raise ValueError(f"tokenizer.path={str(path)!r} holds no tokenizer: {first_line(error)}") from None
     if tokenizer.eos_token_id is None:
         raise ValueError(f"tokenizer.path={str(path)!r} has no eos token; documents need one to end with")
     return tokenizer
@@ -115,7 +117,3 @@ def _template(core, *parts):
             ),
         ]
     )
-
-
-def _first_line(error):
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_variants import VariantsConfig, VariantsForCausalLM, VariantsForMaskedLM, VariantsForSeq2SeqLM
 from hf_variants.analysis import count_parameters, flops_per_token, kv_cache_size
 from hf_variants.presets import list_presets, load_preset
+from tests.analysis.small import tiny
 from tests.variants import ACROSS, BASE, ENCODERS
 
 MLA = {"attention_type": "mla", "kv_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12}
@@ -87,11 +88,6 @@ TOGGLES = {
         for name in ("pre_normed_residual", "post", "post_ln", "sandwich", "parallel", "parallel_two_norms")
     },
 }
-
-
-def tiny(**keys):
-    base = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
-    return VariantsConfig(**{**base, "max_position_embeddings": 64, **keys})
 
 
 @pytest.mark.parametrize("name", TOGGLES)

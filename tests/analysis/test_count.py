@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_f
 from hf_variants import VariantsConfig, VariantsForCausalLM, cli
 from hf_variants.analysis import count, flops_per_token
 from hf_variants.analysis.flops import visible_keys_of_last, visible_pairs
+from tests.analysis.measured import counted
 from tests.variants import ENCODERS, MLA, TOGGLES, build, tiny
 
 LENGTH = 12
@@ -23,12 +24,6 @@ def eager(name):
     if config.has_experts:
         model.set_experts_implementation("eager")
     return config, model
-
-
-def counted(run):
-    with FlopCounterMode(display=False) as counter:
-        result = run()
-    return counter.get_total_flops(), result
 
 
 def _sweep():

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from hf_variants import VariantsForSeq2SeqLM, VariantsSeq2SeqConfig, cli
 from hf_variants.analysis import count
+from tests.analysis.measured import counted
 from tests.towers import pixels
 from tests.variants import BASE, TOGGLES, randomise
 from tests.vision import BRIDGES, IMAGE, row, vlm
@@ -34,12 +34,6 @@ def pair(name, **keys):
     for stack in (config.encoder, config.decoder):
         stack._experts_implementation = "eager"
     return config, model
-
-
-def counted(run):
-    with FlopCounterMode(display=False) as counter:
-        result = run()
-    return counter.get_total_flops(), result
 
 
 @pytest.mark.parametrize("join", JOINS)

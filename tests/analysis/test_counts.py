@@ -6,15 +6,10 @@ from published_configs import PUBLISHED
 from hf_variants.analysis import count_parameters, describe, describe_text, flops_per_token, kv_cache_size
 from hf_variants.analysis.flops import visible_keys_of_last, visible_pairs
 from hf_variants.analysis.layer_pattern import spans
-from hf_variants.modeling.configuration_variants import VariantsConfig
 from hf_variants.presets import load_preset
+from tests.analysis.small import tiny
 
 EXACT = {name: count for name, (_, _, count) in PUBLISHED.items()}
-
-
-def tiny(**keys):
-    base = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
-    return VariantsConfig(**{**base, "max_position_embeddings": 64, **keys})
 
 
 @pytest.mark.parametrize("name", sorted(EXACT))

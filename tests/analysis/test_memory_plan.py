@@ -12,6 +12,7 @@ from hf_variants.analysis.memory_batch import Batch
 from hf_variants.analysis.memory_table import parse_bytes
 from hf_variants.convert.config_source import read_config
 from hf_variants.training.muon import hidden_matrices
+from tests.analysis.measured import Held
 from tests.variants import BASE, ENCODERS, TOGGLES, tiny
 
 ALIGNED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -38,19 +39,10 @@ def kept_by_autograd(config, rows, length, dtype=torch.float32, autocast=False):
     """Bytes of the distinct tensors that autograd keeps between forward and backward pass, without the model's own."""
     torch.manual_seed(0)
     model = (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config).to(dtype).train()
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    ids, held = torch.randint(1, config.vocab_size, (rows, length)), {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            held.setdefault(storage.data_ptr(), (storage.nbytes(), tensor))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            model(input_ids=ids, labels=ids)
-    return sum(size for size, _ in held.values())
+    ids, held = torch.randint(1, config.vocab_size, (rows, length)), Held(model)
+    with held.saved(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        model(input_ids=ids, labels=ids)
+    return held.bytes
 
 
 def counted(config, rows, length, dtype="float32"):

@@ -10,6 +10,7 @@ from hf_variants.analysis import count_parameters, kv_cache_bytes, plan_memory
 from hf_variants.analysis.activations import layer_memory, outer_memory
 from hf_variants.analysis.memory_batch import Batch
 from hf_variants.analysis.memory_plan import divided_widths
+from tests.analysis.measured import Held
 from tests.variants import BASE, TOGGLES, tiny_pair
 
 ALIGNED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -45,21 +46,12 @@ def kept_by_autograd(config, rows, states, length, autocast=False):
     """Bytes of the distinct tensors between forward and backward pass, and of the states, without the model's own."""
     torch.manual_seed(0)
     model = VariantsForSeq2SeqLM(config).train()
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    held = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            held.setdefault(storage.data_ptr(), (storage.nbytes(), tensor))
-        return tensor
-
     inputs = {"input_ids": torch.randint(1, config.encoder.vocab_size, (rows, states))}
     inputs["labels"] = torch.randint(1, config.vocab_size, (rows, length))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            pack(model(**inputs).encoder_last_hidden_state)
-    return sum(size for size, _ in held.values())
+    held = Held(model)
+    with held.saved(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        held.add(model(**inputs).encoder_last_hidden_state)
+    return held.bytes
 
 
 def counted(config, rows, states, length, dtype="float32"):

@@ -17,6 +17,7 @@ from hf_variants.convert.proof import ProofError
 from hf_variants.convert.skeletons import skeleton, streaming
 from hf_variants.convert.stages import MemoryTensors, same_bits
 from hf_variants.convert.weight_files import FolderTensors
+from tests.convert.bits import assert_same_bits
 
 FIRST_OF_FAMILY = dict(reversed(CASES))
 # One per way in which disk, memory and our layout differ: alike, renamed, transposed and split, fused per head, experts fused
@@ -35,21 +36,16 @@ def _files(folder):
     return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
 
 
-def _same_files(first, second):
-    assert first.keys() == second.keys()
-    assert all(same_bits(first[name], second[name]) for name in first)
-
-
 def _check_both_ways(family, tmp_path, name=None):
     native = _saved(family, tmp_path / "native", name, max_shard_size=SMALL_SHARDS)
     before = _files(tmp_path / "native")
     report = convert_checkpoint(tmp_path / "native", tmp_path / "ours")
     from_native(native).save_pretrained(tmp_path / "expected")
-    _same_files(_files(tmp_path / "expected"), _files(tmp_path / "ours"))
+    assert_same_bits(_files(tmp_path / "expected"), _files(tmp_path / "ours"))
     assert (tmp_path / "expected" / "config.json").read_text() == (tmp_path / "ours" / "config.json").read_text()
     assert report["proof"]["gradients"] is not None and len(report["proof"]["layers"]) == native.config.num_hidden_layers
     convert_checkpoint(tmp_path / "ours", tmp_path / "back")
-    _same_files(before, _files(tmp_path / "back"))
+    assert_same_bits(before, _files(tmp_path / "back"))
     assert (tmp_path / "native" / "config.json").read_text() == (tmp_path / "back" / "config.json").read_text()
 
 
@@ -430,4 +426,4 @@ def test_way_back_of_a_changed_toggle(tmp_path):
     assert report["family"] == "qwen3" and report["to"] == "native"
     expected = to_native(AutoModelForCausalLM.from_pretrained(tmp_path / "ours"), family="qwen3").state_dict()
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "native").state_dict()
-    assert all(same_bits(expected[name], found[name]) for name in expected)
+    assert_same_bits(expected, found)

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_variants.convert import convert_checkpoint, from_native, to_native, verify_checkpoint
 from hf_variants.convert.gguf_files import GgufFile, GgufTensors
-from hf_variants.convert.stages import same_bits
+from tests.convert.bits import assert_same_bits
 
 FILE = "model.gguf"
 
@@ -28,13 +28,12 @@ def test_weights_are_those_that_transformers_loads(architecture, dtype, tmp_path
     )
     del native.config.quantization_config
     expected, found = from_native(native).state_dict(), ours.state_dict()
-    assert expected.keys() == found.keys()
-    assert all(same_bits(expected[name], found[name]) for name in expected)
+    assert_same_bits(expected, found)
     back = to_native(ours).config
     for key in ("rope_parameters", "head_dim", "sliding_window", "attn_logit_softcapping", "tie_word_embeddings"):
         assert getattr(back, key, None) == getattr(config, key, None), key
     straight = from_native(tmp_path / "source", gguf_file=FILE, dtype=dtype).state_dict()
-    assert all(same_bits(straight[name], found[name]) for name in found)
+    assert_same_bits(straight, found)
 
 
 def test_a_converted_file_verifies(tmp_path):
@@ -53,7 +52,7 @@ def test_a_file_of_a_repository_or_of_a_folder_in_it(name, tmp_path, monkeypatch
     expected = from_native(snapshot, gguf_file=name).state_dict()
     monkeypatch.setattr("transformers.utils.cached_file", lambda repo, filename, **where: str(snapshot / filename))
     found = from_native("owner/name", gguf_file=name).state_dict()
-    assert all(same_bits(expected[key], found[key]) for key in expected)
+    assert_same_bits(expected, found)
     assert convert_checkpoint(snapshot, tmp_path / "ours", gguf_file=name)["source"]["gguf_file"] == name
     verify_checkpoint(tmp_path / "ours")
 
@@ -63,7 +62,7 @@ def test_key_value_heads_left_out_are_as_many_as_heads(tmp_path):
     for name, without in (("said", ()), ("unsaid", ("attention.head_count_kv",))):
         write_gguf(tmp_path / name, "llama", num_key_value_heads=4, without=without)
     said, unsaid = (from_native(tmp_path / name, gguf_file=FILE).state_dict() for name in ("said", "unsaid"))
-    assert all(same_bits(said[name], unsaid[name]) for name in said)
+    assert_same_bits(said, unsaid)
 
 
 def test_one_tensor_is_unpacked_at_a_time(tmp_path, monkeypatch):

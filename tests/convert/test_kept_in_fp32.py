@@ -11,6 +11,7 @@ from hf_variants.convert import config_from_native, config_to_native, convert_ch
 from hf_variants.convert.heads import native_class
 from hf_variants.convert.skeletons import loaded_dtypes, skeleton
 from hf_variants.convert.stages import same_bits
+from tests.convert.bits import assert_same_bits
 
 # family -> parts of the names of what its class holds in fp32
 KEPT = {
@@ -43,11 +44,6 @@ def _half(family):
     return native, kept
 
 
-def _same(first, second):
-    assert first.keys() == second.keys()
-    assert all(same_bits(first[name], second[name]) for name in first)
-
-
 @pytest.mark.parametrize("family", KEPT)
 def test_through_disk_and_back(family, tmp_path):
     native, kept = _half(family)
@@ -59,10 +55,10 @@ def test_through_disk_and_back(family, tmp_path):
     for folder in ("streamed", "saved"):
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / folder)
         assert loaded.dtype == torch.bfloat16
-        _same(ours.state_dict(), loaded.state_dict())
-        _same(native.state_dict(), to_native(loaded).state_dict())
+        assert_same_bits(ours.state_dict(), loaded.state_dict())
+        assert_same_bits(native.state_dict(), to_native(loaded).state_dict())
     convert_checkpoint(tmp_path / "streamed", tmp_path / "back")
-    _same(before, load_file(tmp_path / "back" / "model.safetensors"))
+    assert_same_bits(before, load_file(tmp_path / "back" / "model.safetensors"))
 
 
 @pytest.mark.parametrize("family", sorted(ONLY_OURS))
@@ -70,7 +66,7 @@ def test_a_bias_that_natively_is_half_comes_back_half(family, tmp_path):
     native_model(family, FIRST[family]).to(torch.bfloat16).save_pretrained(tmp_path / "native")
     convert_checkpoint(tmp_path / "native", tmp_path / "ours")
     convert_checkpoint(tmp_path / "ours", tmp_path / "back")
-    _same(load_file(tmp_path / "native" / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors"))
+    assert_same_bits(load_file(tmp_path / "native" / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors"))
 
 
 @pytest.mark.parametrize("family", sorted(FIRST))

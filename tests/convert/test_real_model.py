@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_variants.convert import from_native, to_native
+from tests.convert.bits import assert_same_bits
 
 KJV = Path(__file__).parents[2] / "recipes" / "data" / "kjv.txt"
 pytestmark = pytest.mark.slow
@@ -39,7 +40,6 @@ def test_smollm2_through_folders_on_two_thousand_tokens_of_text(smollm2, tmp_pat
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from hf_variants.convert import convert_checkpoint
-    from hf_variants.convert.stages import same_bits
 
     report = convert_checkpoint(smollm2, tmp_path / "ours")
     assert report["proof"]["logits"]["difference"] <= 1e-5 and len(report["proof"]["layers"]) == 30
@@ -53,7 +53,7 @@ def test_smollm2_through_folders_on_two_thousand_tokens_of_text(smollm2, tmp_pat
     assert (outputs[1].logits - outputs[0].logits).abs().max().item() <= 1e-5 * outputs[0].logits.abs().max().item()
     convert_checkpoint(tmp_path / "ours", tmp_path / "back")
     before, after = (load_file(Path(folder) / "model.safetensors") for folder in (smollm2, tmp_path / "back"))
-    assert before.keys() == after.keys() and all(same_bits(before[name], after[name]) for name in before)
+    assert_same_bits(before, after)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (tmp_path / "back" / name).read_bytes() == (Path(smollm2) / name).read_bytes()
 
@@ -63,13 +63,12 @@ def test_smollm2_folder_from_gguf(smollm2, smollm2_gguf, tmp_path):
     from transformers import AutoTokenizer
 
     from hf_variants.convert import convert_checkpoint
-    from hf_variants.convert.stages import same_bits
 
     folder, file = smollm2_gguf
     report = convert_checkpoint(folder, tmp_path / "ours", gguf_file=file, dtype="float32")
     assert report["source"]["gguf_file"] == file
     found, expected = (load_file(Path(path) / "model.safetensors") for path in (tmp_path / "ours", smollm2))
-    assert found.keys() == expected.keys() and all(same_bits(found[name], expected[name]) for name in found)
+    assert_same_bits(found, expected)
     tokenizer, known = (AutoTokenizer.from_pretrained(path) for path in (tmp_path / "ours", smollm2))
     assert tokenizer.chat_template == known.chat_template and tokenizer.chat_template
     assert torch.equal(_text_ids(tokenizer, 500), _text_ids(known, 500))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from hf_variants.training import pretrain
 from hf_variants.training.trainer import VariantsTrainer
-from tests.training.runs import MODEL, quiet, spec_of, write_text
+from tests.training.runs import MODEL, losses_of, quiet, spec_of, write_text
 
 ROOT = Path(__file__).parents[2]
 # dropout draws differ per process; everything else is the same run
@@ -36,11 +36,6 @@ def launch(spec, folder, kind, last=None):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     words = [] if last is None else [str(last)]
     return subprocess.run(command + words, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
-
-
-def losses_of(directory):
-    log = json.loads((directory / "training_log.json").read_text())
-    return [line["loss"] for line in log if "loss" in line], [line["eval_loss"] for line in log if "eval_loss" in line]
 
 
 @pytest.fixture(scope="module")

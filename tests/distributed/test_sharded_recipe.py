@@ -13,7 +13,7 @@ from hf_variants.training import pretrain
 from hf_variants.training.checkpoints import why_broken
 from hf_variants.training.sharding import OPTIMIZER_FOLDER, shards_of
 from tests.distributed.tasks import launch
-from tests.training.runs import MODEL, quiet, spec_of, write_text
+from tests.training.runs import MODEL, losses_of, quiet, spec_of, write_text
 
 # dropout draws differ per process; two key-value heads can stand on two processes
 STILL = {**MODEL, "attention_dropout": 0.0, "num_key_value_heads": 2}
@@ -58,11 +58,6 @@ def alone(runs):
     folder, text, _ = runs
     pretrain(spec_of(text, folder / "alone", STILL), quiet)
     return folder / "alone"
-
-
-def losses_of(directory):
-    log = json.loads((directory / "training_log.json").read_text())
-    return [line["loss"] for line in log if "loss" in line], [line["eval_loss"] for line in log if "eval_loss" in line]
 
 
 @pytest.mark.slow

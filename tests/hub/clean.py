@@ -1,4 +1,4 @@
-"""Runs a script of this folder in a process of its own, with or without hf_variants."""
+"""Runs a script of this folder in a process of its own, with or without hf_variants; what travels to such a process."""
 
 import json
 import os
@@ -19,6 +19,11 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 """
+
+
+def room():
+    """Names of the files that travel with a checkpoint."""
+    return {path.name for path in (ROOT / "hf_variants" / "modeling").glob("*.py")} - {"__init__.py"}
 
 
 def run_script(name, task, folder, environment=(), with_package=False):

@@ -1,7 +1,6 @@
 """Entry B19: what is saved loads with trust_remote_code in a process that has no hf_variants, with equal outputs."""
 
 import json
-from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
@@ -9,7 +8,7 @@ from safetensors.torch import save_file
 import hf_variants
 from hf_variants.hub.composite_facts import auto_class_of
 from hf_variants.registration import AUTO_CLASSES
-from tests.hub.clean import run_script
+from tests.hub.clean import room, run_script
 from tests.hub.load_clean import outputs
 from tests.tokenizers_for_tests import HARD_TEXTS, byte_level_bpe, metaspace_bpe
 from tests.towers import own_config, pixels, randomise
@@ -34,10 +33,6 @@ AUTO_NAME = {model_class: auto.__name__ for auto, model_class in AUTO_CLASSES.it
 
 def pair():
     return tiny_pair("alternating", "mla_sliding", tie_word_embeddings=True, final_logits_bias=True)
-
-
-def room():
-    return {path.name for path in Path(hf_variants.modeling.__file__).parent.glob("*.py")} - {"__init__.py"}
 
 
 def save(model, folder, ids=None):

@@ -1,15 +1,13 @@
 """Push and pull against a double of the Hub: what is uploaded, the card in each repo, and that all of it loads again."""
 
 import json
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 from safetensors.torch import load
 
-import hf_variants
 from hf_variants.hub.card import BEGIN, END
-from tests.hub.clean import run_script
+from tests.hub.clean import room, run_script
 from tests.hub.double import HubDouble
 from tests.hub.push import EDITED, OWN_CARD
 from tests.tokenizers_for_tests import HARD_TEXTS, byte_level_bpe
@@ -24,10 +22,6 @@ PULLED = {
     "trainer": ("AutoModelForCausalLM", "me/trainer", {}),
     "pair": ("AutoModelForSeq2SeqLM", "me/pair", {}),
 }
-
-
-def room():
-    return {path.name for path in Path(hf_variants.modeling.__file__).parent.glob("*.py")} - {"__init__.py"}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""Models whose matrices fit groups of 32, for the tests of this folder."""
+"""Models whose matrices fit groups of 32, for the tests of this folder; and whether a layer still holds the same bits."""
+
+import torch
 
 from tests.variants import EXPERTS, MLA, build, draw_ids, tiny
 
@@ -27,3 +29,11 @@ def fitting(name="gqa", seed=0, **overrides):
 
 def calibration(rows=16, length=32, seed=3):
     return draw_ids(rows, length, seed=seed)
+
+
+def same(before, layer):
+    """Whether `layer` holds the tensors of the state dict `before`, in their dtypes."""
+    after = layer.state_dict()
+    return before.keys() == after.keys() and all(
+        after[name].dtype == tensor.dtype and torch.equal(after[name], tensor) for name, tensor in before.items()
+    )

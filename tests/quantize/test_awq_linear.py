@@ -7,6 +7,7 @@ import torch
 
 from hf_variants.modeling.awq_linear import KERNEL_ROWS, AwqLinear
 from hf_variants.quantize.rounding import quantize_groups
+from tests.quantize.quantized import same
 from tests.variants import far
 
 
@@ -17,13 +18,6 @@ def layer_and_weight(inputs=96, outputs=48, group=32, bias=True):
 
 def snapshot(layer):
     return {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-
-
-def same(before, layer):
-    after = layer.state_dict()
-    return before.keys() == after.keys() and all(
-        after[name].dtype == tensor.dtype and torch.equal(after[name], tensor) for name, tensor in before.items()
-    )
 
 
 @pytest.mark.parametrize("rows", [1, KERNEL_ROWS, 50])

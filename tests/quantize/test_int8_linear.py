@@ -7,6 +7,7 @@ import torch
 
 from hf_variants.modeling.int8_linear import KERNEL_ROWS, Int8Linear
 from hf_variants.quantize.rounding import quantize_groups
+from tests.quantize.quantized import same
 from tests.variants import far
 
 
@@ -16,13 +17,6 @@ def layer_and_weight(inputs=96, outputs=40, group=96, bias=True):
     # half of a step, and what rounding the scale may clip
     assert far(codes.dequantize(), weight) < 0.01 * weight.abs().max()
     return Int8Linear.from_codes(codes, torch.randn(outputs) if bias else None), codes.dequantize()
-
-
-def same(before, layer):
-    after = layer.state_dict()
-    return before.keys() == after.keys() and all(
-        after[name].dtype == tensor.dtype and torch.equal(after[name], tensor) for name, tensor in before.items()
-    )
 
 
 @pytest.mark.parametrize("rows", [1, 50])

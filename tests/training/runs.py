@@ -1,5 +1,7 @@
 """A tiny pretraining run that has everything which a resume must restore: dropout, experts with a bias, sliding layers."""
 
+import json
+
 from hf_variants.training import TrainingSpec, build_spec
 
 MODEL = {
@@ -45,6 +47,12 @@ def spec_of(source, output_dir, model=MODEL, data=None, tokenizer=None, trainer=
         **keys,
     }
     return build_spec(TrainingSpec, mapping)
+
+
+def losses_of(directory):
+    """(training losses, held-out losses) in the log of a finished run."""
+    log = json.loads((directory / "training_log.json").read_text())
+    return [line["loss"] for line in log if "loss" in line], [line["eval_loss"] for line in log if "eval_loss" in line]
 
 
 def quiet(_):

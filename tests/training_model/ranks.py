@@ -7,14 +7,10 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.training_model.support import batch_of, identical_rows, sparse_model, step_of, trainer_of, uneven_rows
+from tests.training_model.support import batch_of, biases, identical_rows, sparse_model, step_of, trainer_of, uneven_rows
 
 AUX = {"router_balance": "aux_loss", "router_aux_loss_coef": 1.0, "router_z_loss_coef": 0.5}
 BIAS = {"router_balance": "bias", "router_bias_update_rate": 0.01}
-
-
-def biases(model):
-    return torch.stack([layer.mlp.gate.e_score_correction_bias for layer in model.model.layers])
 
 
 def of_other_rank(tensor):

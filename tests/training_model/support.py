@@ -36,6 +36,11 @@ def sparse_model(cls=VariantsForCausalLM, seed=0, spread=5.0, **overrides):
     return model
 
 
+def biases(model):
+    """The selection biases [layers, experts] of a model whose layers are all sparse."""
+    return torch.stack([layer.mlp.gate.e_score_correction_bias for layer in model.model.layers])
+
+
 def uneven_rows(count=8, length=12, seed=1):
     """Rows of which the first i tokens are no targets."""
     ids = torch.randint(1, 61, (count, length), generator=torch.Generator().manual_seed(seed))

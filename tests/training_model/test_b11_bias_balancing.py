@@ -8,7 +8,7 @@ import torch
 
 from hf_variants import VariantsForCausalLM
 from tests.training_model.launch import launch
-from tests.training_model.support import batch_of, sparse_model, trainer_of, uneven_rows
+from tests.training_model.support import batch_of, biases, sparse_model, trainer_of, uneven_rows
 
 RATE = 0.01
 BIAS = {"router_balance": "bias", "router_bias_update_rate": RATE}
@@ -22,10 +22,6 @@ def skewed(**overrides):
             layer.mlp.gate.weight.mul_(0.01)
             layer.mlp.gate.bias.copy_(torch.tensor([9.0, 8.0, -8.0, -9.0]))
     return model
-
-
-def biases(model):
-    return torch.stack([layer.mlp.gate.e_score_correction_bias for layer in model.model.layers])
 
 
 def trained(model, directory, size=8, accumulate=1, steps=3, rate=0.0, rows=None, **overrides):

@@ -5,16 +5,17 @@
 
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, TrainingOnly
 from hf_variants.convert.registry import Family
-from hf_variants.convert.shared_maps import COMMON_KEYS_WITHOUT_DROPOUT, FROZEN_PAD, all_biases, rope_per_layer_type
+from hf_variants.convert.shared_maps import (
+    COMMON_KEYS_WITHOUT_DROPOUT,
+    FROZEN_PAD,
+    all_biases,
+    read_layer_types,
+    rope_per_layer_type,
+)
 from hf_variants.convert.tensor_ops import Split, gate_and_up_rows
 from hf_variants.convert.weight_rules import rearrange, rename
 
 _LAYER = "model.layers.*."
-
-
-def _read_window(native):
-    slides = "sliding_attention" in native.layer_types
-    return {"layer_types": list(native.layer_types), "sliding_window": native.sliding_window if slides else None}
 
 
 def _write_window(config):
@@ -34,7 +35,7 @@ FAMILY = Family(
         Key("lm_head_transform_bias", "classifier_bias"),
         Key("lm_head_bias", "decoder_bias"),
         all_biases(),
-        Both(_read_window, _write_window),
+        Both(read_layer_types, _write_window),
         Refuse(
             "local_attention",
             lambda native: "sliding_attention" in native.layer_types and native.sliding_window < 1,
