@@ -3,6 +3,7 @@
 Notable here: shared by the configs of the family; what two fields may not be together is in `config_rules`.
 """
 
+from functools import cache
 from math import isfinite
 from types import UnionType
 from typing import Any, ClassVar, Union, get_args, get_origin
@@ -35,6 +36,7 @@ def generation_keys():
     return set(GenerationConfig._get_default_generation_params())
 
 
+@cache
 def _allowed_types(annotation):
     if get_origin(annotation) in (Union, UnionType):
         return tuple(t for arg in get_args(annotation) for t in _allowed_types(arg))

@@ -318,6 +318,8 @@ class VariantsConfig(FamilyConfig):
     @property
     def rope_keys(self):
         """Keys of the rotary embeddings in use, in order of first use."""
+        if self.position_embedding_type == "rope" and not self.rope_is_nested:
+            return ("default",) if any(self.no_rope_layers) else ()
         keys = (rope_key_of(self, index) for index in range(self.num_hidden_layers))
         return tuple(dict.fromkeys(key for key in keys if key is not None))
 

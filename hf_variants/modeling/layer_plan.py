@@ -101,7 +101,8 @@ def resolve_layer_plan(config):
     plans = []
     for index in range(config.num_hidden_layers):
         layer_type, mlp = config.layer_types[index], config.mlp_layer_types[index]
-        turns = rope_key_of(config, index) is not None
+        rope_key = rope_key_of(config, index)
+        turns = rope_key is not None
         plans.append(
             LayerPlan(
                 index=index,
@@ -109,7 +110,7 @@ def resolve_layer_plan(config):
                 layer_type=layer_type,
                 window=config.sliding_window if layer_type == "sliding_attention" else None,
                 chunk=config.attention_chunk_size if layer_type == "chunked_attention" else None,
-                rope_key=rope_key_of(config, index),
+                rope_key=rope_key,
                 mlp=mlp,
                 topology=config.norm_placement,
                 intermediate_size=config.moe_intermediate_size if mlp == "sparse" else config.intermediate_size,
