@@ -2,19 +2,20 @@
 
 Notable here: the state dict is the file's (`qweight`, `qzeros`, `scales`), bit for bit, whatever was computed or cast
 in between; few rows of bfloat16 go through torch's own int4 kernels, on a repacked copy made at first use; everything
-else multiplies by the dequantised matrix, so float32 gives exactly what the codes say.
+else multiplies by the dequantised matrix, so float32 gives exactly what the codes say. The words of the file unpack slowly,
+so the first such product turns them into halves of the same size, which stand in their place.
 """
 
 import torch
 
-from .awq_packing import PACK, pack_gemm, unpack_gemm, unpack_words
+from .awq_packing import PACK, from_halves, pack_gemm, to_halves, unpack_gemm, unpack_halves
 from .group_codes import GroupCodes
 from .packed_linear import PackedLinear
 
 # Measured on one CPU core: above this number of rows one dense product is faster than the int4 kernel.
 KERNEL_ROWS = 32
 # Numbers dequantised at a time.
-_DEQUANTIZED = 1 << 20
+_DEQUANTIZED = 1 << 19
 _KERNEL_GROUPS = (32, 64, 128, 256)
 _CUDA_INNER_TILES = 8
 
@@ -22,13 +23,15 @@ _CUDA_INNER_TILES = 8
 class AwqLinear(PackedLinear):
     """A `PackedLinear` with W[o, i] = (q[o, i] - z[o, i // g]) * s[o, i // g]; `out_features` must be a multiple of 8.
 
-    Buffers: `qweight` int32 [in, out / 8], `qzeros` int32 [in / g, out / 8], `scales` float16 [in / g, out].
+    Buffers: `qweight` int32 [in, out / 8], `qzeros` int32 [in / g, out / 8], `scales` float16 [in / g, out]; once
+    dequantised, the first two are uint8 [..., out / 2] (`to_halves`), and the state dict has them as int32.
 
     Raises:
         ValueError: for a shape that the layout cannot hold.
     """
 
     scale_name = "scales"
+    word_names = ("qweight", "qzeros")
 
     def __init__(self, in_features, out_features, group_size, bias=False, device=None, dtype=None):
         super().__init__(in_features, out_features, group_size, bias, device, dtype)
@@ -53,20 +56,36 @@ class AwqLinear(PackedLinear):
 
     def to_codes(self):
         """The `GroupCodes` of this layer: the inverse of `from_codes`."""
-        return self.codes_of(self.qweight, self.qzeros, self.scales, self.group_size)
+        return self.codes_of(self.words("qweight"), self.words("qzeros"), self.scales, self.group_size)
+
+    def to_words(self, held):
+        return from_halves(held)
+
+    def _halves(self, name):
+        """A buffer as halves, which stay in its place."""
+        held = getattr(self, name)
+        if held.dtype != torch.int32:
+            return held
+        halves = to_halves(held)
+        setattr(self, name, halves)
+        if self._kernel is not None and self._kernel[0] is held:
+            self._kernel = (halves, *self._kernel[1:])
+        return halves
 
     def dequantize(self, dtype=torch.float32):
         """The dense weight [out, in], computed in float32 and then cast to `dtype`."""
-        groups, group = self.qzeros.shape[0], self.group_size
-        zeros, scales = unpack_words(self.qzeros).unsqueeze(1), self.scales.float().unsqueeze(1)
-        words = self.qweight.view(groups, group, -1)
-        weight = torch.empty(groups, group, self.out_features, dtype=dtype, device=words.device)
+        outputs, group = self.out_features, self.group_size
+        zeros = unpack_halves(self._halves("qzeros")).unsqueeze(1)
+        scales = self.scales.float().unsqueeze(1)
+        halves = self._halves("qweight").unflatten(0, (-1, group))
+        weight = torch.empty(halves.shape[0], group, outputs, dtype=dtype, device=halves.device)
         # a part of the groups at a time: this runs before every product of many rows, and waits for memory
-        step = max(1, _DEQUANTIZED // (group * self.out_features))
-        for start in range(0, groups, step):
+        step = max(1, _DEQUANTIZED // (group * outputs))
+        for start in range(0, len(weight), step):
             part = slice(start, start + step)
-            codes = unpack_words(words[part].flatten(0, 1)).view(-1, group, self.out_features)
-            weight[part] = codes.sub_(zeros[part]).float().mul_(scales[part])
+            # a difference of codes, -15..15, is right as a signed byte
+            steps = unpack_halves(halves[part]).sub_(zeros[part]).view(torch.int8)
+            weight[part] = steps.float().mul_(scales[part])
         return weight.flatten(0, 1).t()
 
     def kernel_applies(self, x):
@@ -86,8 +105,8 @@ class AwqLinear(PackedLinear):
 
     def _repack(self):
         """Torch's layout: w = (q - 8) * scale + zero, hence zero = (8 - z) * s."""
-        codes, scales = unpack_gemm(self.qweight).t(), self.scales.float()
-        zeros = (8 - unpack_gemm(self.qzeros).float()) * scales
+        held, scales = self.to_codes(), self.scales.float()
+        codes, zeros = held.codes, (8 - held.zeros.t().float()) * scales
         scale_and_zero = torch.stack([scales, zeros], dim=-1).to(torch.bfloat16).contiguous()
         if codes.device.type == "cpu":
             return torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int().contiguous(), 1), scale_and_zero
@@ -99,8 +118,8 @@ class AwqLinear(PackedLinear):
         return super()._apply(fn, recurse)
 
     def _load_from_state_dict(self, *args, **kwargs):
-        self._kernel = None
         super()._load_from_state_dict(*args, **kwargs)
+        self._kernel = None
 
 
 def _has_kernel(device, in_features, out_features):

@@ -27,13 +27,15 @@ _DEQUANTIZED = 1 << 20
 class Int8Linear(PackedLinear):
     """A `PackedLinear` with W[o, i] = q[o, i] * s[o, i // g], q in -128..127; `in_features` must be a multiple of 4.
 
-    Buffers: `weight_packed` int32 [out, in / 4], `weight_scale` bfloat16 [out, in / g], `weight_shape` int64 [2].
+    Buffers: `weight_packed` int32 [out, in / 4], `weight_scale` bfloat16 [out, in / g], `weight_shape` int64 [2]; after the
+    first product the first is int8 [out, in], and the state dict has it as int32.
 
     Raises:
         ValueError: for a shape that the layout cannot hold.
     """
 
     scale_name = "weight_scale"
+    word_names = ("weight_packed",)
 
     def __init__(self, in_features, out_features, group_size, bias=False, device=None, dtype=None):
         super().__init__(in_features, out_features, group_size, bias, device, dtype)
@@ -44,8 +46,6 @@ class Int8Linear(PackedLinear):
         self.register_buffer("weight_packed", words)
         self.register_buffer("weight_scale", torch.zeros(out_features, groups, dtype=torch.bfloat16, device=device))
         self.register_buffer("weight_shape", torch.tensor([out_features, in_features], device=device))
-        # `weight_packed` itself while its bytes are signed: whoever replaces it brings the file's
-        self._signed = None
 
     def pack(self, codes):
         self.weight_packed = codes.codes.contiguous().view(torch.int32)
@@ -58,18 +58,16 @@ class Int8Linear(PackedLinear):
         return GroupCodes(weight_packed.contiguous().view(torch.uint8), zeros, weight_scale, group, 2 * MIDDLE - 1)
 
     def to_codes(self):
-        words = self.weight_packed ^ _SIGN_BITS if self._is_signed() else self.weight_packed.clone()
-        return self.codes_of(words, self.weight_scale, self.group_size)
+        return self.codes_of(self.words("weight_packed").clone(), self.weight_scale, self.group_size)
+
+    def to_words(self, held):
+        return held.view(torch.int32) ^ _SIGN_BITS
 
     def signed_codes(self):
         """int8 [out, in], without a copy after the first call."""
-        if not self._is_signed():
-            self.weight_packed = self.weight_packed ^ _SIGN_BITS
-            self._signed = self.weight_packed
-        return self.weight_packed.view(torch.int8)
-
-    def _is_signed(self):
-        return self._signed is not None and self._signed is self.weight_packed
+        if self.weight_packed.dtype != torch.int8:
+            self.weight_packed = (self.weight_packed ^ _SIGN_BITS).view(torch.int8)
+        return self.weight_packed
 
     def dequantize(self, dtype=torch.float32):
         codes, group = self.signed_codes(), self.group_size
@@ -99,19 +97,3 @@ class Int8Linear(PackedLinear):
         rows = x.reshape(-1, self.in_features)
         y = torch.ops.aten._weight_int8pack_mm(rows, self.signed_codes(), self.weight_scale.squeeze(1))
         return y.view(*x.shape[:-1], self.out_features)
-
-    def _apply(self, fn, recurse=True):
-        signed = self._is_signed()
-        super()._apply(fn, recurse)
-        self._signed = self.weight_packed if signed else None
-        return self
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._is_signed():
-            destination[f"{prefix}weight_packed"] = self.weight_packed ^ _SIGN_BITS
-
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
-        if f"{prefix}weight_packed" in state_dict:
-            self._signed = None
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -1,7 +1,8 @@
 """What linear layers over packed weights have in common, whatever the format.
 
 Notable here: no dense matrix is kept, neither for the backward pass nor as `weight`, which is made anew at each access; a cast
-of the model never touches the packed tensors.
+of the model never touches the packed tensors. What products read in another order than the file's stands in the place of the
+file's words, told by its dtype, which survives copies and moves; a state dict always holds the words.
 """
 
 import torch
@@ -38,6 +39,8 @@ class PackedLinear(nn.Module):
     holds_plain_matrix = True
     # the buffer that no cast of the model may round
     scale_name = None
+    # the buffers that are int32 words in the file, and of another dtype where products have them in their own order
+    word_names = ()
 
     def __init__(self, in_features, out_features, group_size, bias=False, device=None, dtype=None):
         super().__init__()
@@ -70,6 +73,15 @@ class PackedLinear(nn.Module):
     def compute_in(self, dtype):
         """Say what the model around it computes in, where it was cast parameter by parameter."""
         self._like = self._like.to(dtype)
+
+    def to_words(self, held):
+        """The file's int32 words of what products hold in their own order."""
+        raise NotImplementedError
+
+    def words(self, name):
+        """The buffer `name` as in the file."""
+        held = getattr(self, name)
+        return held if held.dtype == torch.int32 else self.to_words(held)
 
     def dequantize(self, dtype=torch.float32):
         """The dense weight [out, in], computed in float32 and then cast to `dtype`."""
@@ -106,6 +118,16 @@ class PackedLinear(nn.Module):
             setattr(self, self.scale_name, scales.to(moved.device))
         self._like = torch.empty(0, dtype=fn(torch.empty(0, dtype=self._like.dtype)).dtype)
         return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self.word_names:
+            destination[f"{prefix}{name}"] = self.words(name)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        for name in self.word_names:
+            setattr(self, name, self.words(name))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self):
         shape = f"in_features={self.in_features}, out_features={self.out_features}"

@@ -53,6 +53,35 @@ def test_state_dict_is_bitwise_the_files_after_forward_and_casts():
     assert same(before, layer.half()) and same(before, copy.deepcopy(layer))
 
 
+def test_state_dict_is_bitwise_the_files_after_a_dense_product_casts_copies_and_loads():
+    layer, weight = layer_and_weight(bias=False)
+    before, x = snapshot(layer), torch.randn(KERNEL_ROWS + 1, 96)
+    few = x[:2].bfloat16()
+    expected = layer(few)
+    kernel = layer._kernel[1]
+    with torch.inference_mode():
+        layer(x)
+    # the order that unpacks fast is no second copy, and does not make the kernel's anew
+    assert layer.qweight.dtype == torch.uint8 and layer.qweight.numel() == 96 * 48 // 2
+    assert same(before, layer) and torch.equal(layer(few), expected) and layer._kernel[1] is kernel
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        assert same(before, layer.to(dtype)) and torch.equal(layer.dequantize(), weight)
+    assert torch.equal(layer(few), expected) and torch.equal(layer.to_codes().dequantize(), weight)
+    other = copy.deepcopy(layer)
+    assert same(before, other) and torch.equal(other(x), layer(x))
+    fresh, _ = layer_and_weight(bias=False)
+    for assign in (False, True):
+        fresh(x)
+        fresh.load_state_dict(layer.state_dict(), assign=assign)
+        assert same(before, fresh) and torch.equal(fresh(x), layer(x))
+    # transformers sets buffers one by one, accelerate moves them so
+    for name in ("qweight", "qzeros"):
+        for moved in (before[name].clone(), getattr(layer, name).clone()):
+            setattr(fresh, name, moved)
+            assert same(before, fresh) and torch.equal(fresh(x), layer(x)) and torch.equal(fresh(few), expected)
+    fresh(x.clone().requires_grad_()).sum().backward()
+
+
 def test_the_kernels_copy_follows_a_load():
     first, _ = layer_and_weight(bias=False)
     second, weight = layer_and_weight(bias=False)
@@ -102,6 +131,15 @@ def test_decoding_never_dequantises(monkeypatch):
     with torch.no_grad():
         model(ids[:, :1])
     assert model.dtype == torch.bfloat16 and count == []
+
+
+def test_compiled_products_of_many_rows_equal_eager():
+    layer, _ = layer_and_weight()
+    x = torch.randn(KERNEL_ROWS + 1, 96)
+    with torch.no_grad():
+        expected = copy.deepcopy(layer)(x)
+        compiled = torch.compile(layer, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

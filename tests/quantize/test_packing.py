@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_variants.modeling.awq_packing import pack_gemm, unpack_gemm
+from hf_variants.modeling.awq_packing import from_halves, pack_gemm, to_halves, unpack_gemm, unpack_halves
 
 
 def test_nibbles_are_interleaved_as_autoawq_writes_them():
@@ -20,6 +20,9 @@ def test_unpack_inverts_pack(rows, words, seed):
     packed = pack_gemm(codes)
     assert packed.dtype == torch.int32 and packed.shape == (rows, words)
     assert torch.equal(unpack_gemm(packed), codes)
+    halves = to_halves(packed)
+    assert halves.dtype == torch.uint8 and halves.shape == (rows, 4 * words)
+    assert torch.equal(unpack_halves(halves), codes) and torch.equal(from_halves(halves), packed)
 
 
 def test_columns_that_fill_no_word_are_refused():
