@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured ones, of six small models.
+"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured ones, of eight small models.
 
 Each case is trained for two steps of AdamW (fused, as Trainer's default) on random tokens in a process of its own, with and
 without activation checkpointing; what is read is the kernel's high-water mark of resident memory, less what the process held
@@ -54,16 +54,41 @@ CASES = {
     ),
     "encoder": ("BERT's choices, a tied vocabulary of 24,000", {**BERT, "vocab_size": 24000}, 4, 256),
     "encoder-decoder": ("one table for both stacks, twice as much read as written", {"num_hidden_layers": 3}, 2, 512),
+    "images in the row": ("a SigLIP tower, 4 images of 64 patches by an MLP", {"num_hidden_layers": 4}, 2, 512),
+    "images across": ("the same tower, read by two gated cross-attentions; text frozen", {"num_hidden_layers": 4}, 2, 512),
 }
+TOWER = {
+    **{
+        "model_type": "siglip_vision_model",
+        "image_size": 128,
+        "patch_size": 16,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+    },
+    **{"num_hidden_layers": 4, "num_attention_heads": 4, "vision_use_head": False},
+}
+ACROSS = {"bridge": "gated_cross_attention", "cross_attention_layers": [1, 3], "cross_attention_mlp": True}
+# cases with images -> keys of the config, parts that are trained
+SEES = {
+    "images in the row": ({"token_compression": "none"}, ["tower", "bridge", "text"]),
+    "images across": (ACROSS, ["tower", "bridge"]),
+}
+IMAGES = 4
 # tokens that the encoder of a case reads
 READ = {"encoder-decoder": 1024}
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
 
 
 def config_of(name, **keys):
-    from hf_variants import VariantsConfig, VariantsSeq2SeqConfig
+    from hf_variants import VariantsConfig, VariantsSeq2SeqConfig, VariantsVisionConfig
 
+    small = bool(keys)
     keys = {**SHAPE, **CASES[name][1], **keys}
+    if name in SEES:
+        tower = {**TOWER, **({"hidden_size": 32, "intermediate_size": 64} if small else {})}
+        keys["num_hidden_layers"] = CASES[name][1]["num_hidden_layers"]
+        joined = {"text_config": keys, "vision_config": tower, "image_token_id": 0}
+        return VariantsVisionConfig(**joined, **SEES[name][0])
     if name in READ:
         return VariantsSeq2SeqConfig(encoder=keys, decoder=dict(keys), share_embeddings=True, decoder_start_token_id=0)
     return VariantsConfig(**keys)
@@ -77,6 +102,7 @@ def predicted(name, checkpointing):
     options = {
         "length": length,
         "encoder_length": READ.get(name),
+        **({"images": IMAGES, "trains": SEES[name][1]} if name in SEES else {}),
         "rows": rows,
         "dtype": "float32",
         "device": "cpu",
@@ -85,22 +111,38 @@ def predicted(name, checkpointing):
     return plan_memory(config_of(name), **options)["peak"]
 
 
-def train(config, rows, length, checkpointing, steps=2, read=None):
-    """Two steps of AdamW on random tokens; `read`: tokens of the encoder of an encoder-decoder."""
+def model_of(config):
+    from hf_variants import VariantsForCausalLM, VariantsForImageTextToText, VariantsForMaskedLM, VariantsForSeq2SeqLM
+
+    if hasattr(config, "vision_config"):
+        return VariantsForImageTextToText(config)
+    if len(config.stacks) > 1:
+        return VariantsForSeq2SeqLM(config)
+    return (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config)
+
+
+def train(config, rows, length, checkpointing, steps=2, read=None, trains=None):
+    """Two steps of AdamW on random tokens; `read`: tokens of the encoder of an encoder-decoder; `trains`: parts of a model with
+    images that are trained."""
     import torch
 
-    from hf_variants import VariantsForCausalLM, VariantsForMaskedLM, VariantsForSeq2SeqLM
-
     torch.manual_seed(0)
-    single = VariantsForCausalLM if config.stacks[-1].is_causal else VariantsForMaskedLM
-    model = (VariantsForSeq2SeqLM if read else single)(config).train()
+    model = model_of(config).train()
+    if trains:
+        from hf_variants.vision_language.phases import freeze
+
+        freeze(model, trains)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    labels = torch.randint(1, config.vocab_size, (rows, length))
-    ids = torch.randint(1, config.vocab_size, (rows, read)) if read else labels
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-3, fused=True)
+    vocabulary = getattr(config, "text_config", config).vocab_size
+    labels = torch.randint(1, vocabulary, (rows, length))
+    inputs = {"input_ids": torch.randint(1, vocabulary, (rows, read)) if read else labels, "labels": labels}
+    if trains:
+        labels[:, : IMAGES * config.tokens_of_image()] = config.image_token_id
+        inputs["pixel_values"] = torch.randn(rows * IMAGES, 3, TOWER["image_size"], TOWER["image_size"])
     for _ in range(steps):
-        model(input_ids=ids, labels=labels).loss.backward()
+        model(**inputs).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -110,15 +152,16 @@ def measure(name):
     from benchmarks.peak import resident, settle
 
     _, _, rows, length = CASES[name]
+    trains = SEES[name][1] if name in SEES else None
     small = {**SMALL, **({"layer_types": config_of(name).layer_types[:3]} if name == "windows" else {})}
     if name == "experts":
         small["moe_intermediate_size"] = 32
     peaks = []
     for checkpointing in (False, True):
-        train(config_of(name, **small), 1, length, checkpointing, read=READ.get(name))
+        train(config_of(name, **small), 1, length, checkpointing, read=READ.get(name), trains=trains)
         settle()
         empty = resident("VmRSS")
-        train(config_of(name), rows, length, checkpointing, read=READ.get(name))
+        train(config_of(name), rows, length, checkpointing, read=READ.get(name), trains=trains)
         peaks.append(resident("VmHWM") - empty)
     return peaks
 

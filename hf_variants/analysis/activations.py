@@ -67,7 +67,7 @@ def layer_memory(config, plan, batch, states=None):
     """`LayerMemory` of the layer that `plan` describes; `states`: the `Batch` of the stack that its cross-attention reads."""
     stream = config.hidden_size * batch.tokens * batch.stream_bytes
     attention, attention_work = attention_memory(config, plan, batch)
-    mlp, mlp_work = (_sparse if plan.mlp == "sparse" else _dense)(config, plan, batch)
+    mlp, mlp_work = (_sparse if plan.mlp == "sparse" else dense_memory)(config, plan, batch)
     kept = {"stream": _stream(config, plan, batch), "attention": attention, "mlp": mlp}
     # the gradient of the stream waits beside both, and that of the branch is made
     workspace = {"attention": attention_work + 2 * stream, "mlp": mlp_work + 2 * stream}
@@ -100,11 +100,20 @@ def _stream(config, plan, batch):
     wide = config.hidden_size * batch.tokens
     kept = ((inputs - without_first) * batch.stream_bytes + branches * batch.product_bytes) * wide
     kept += norm_statistics(config, batch, norms - without_first)
-    if batch.casts:
+    if batch.frozen:
+        # what a frozen product reads is not kept, but for the gate and up that are made again from it
+        readers = 1 if _recomputes(config, plan) else 0
+    elif batch.casts:
         # each projection casts what it reads for itself; the lean feed-forward and the router do so once each
         readers = _attention_readers(config) + 1 + (plan.mlp == "sparse")
     kept += readers * wide * batch.product_bytes
     return kept + ((config.hidden_dropout > 0) + _attention_dropped(config)) * wide * batch.stream_bytes
+
+
+def _recomputes(config, plan):
+    """Whether a dense network runs that keeps its input to make the rest again: the layer's own, or shared experts."""
+    lean = config.mlp_type == "gated" and config.hidden_act != "xielu"
+    return lean and (plan.mlp == "dense" or bool(config.num_shared_experts))
 
 
 def _attention_dropped(config):
@@ -121,18 +130,24 @@ def _activation_tensors(config):
     return _ACTIVATION_TENSORS.get(config.hidden_act, _USUAL_ACTIVATION)
 
 
+def _not_read(config, batch):
+    """1 where what the activation gives is kept by the next product alone, and that is frozen; ReLU keeps it itself."""
+    return int(batch.frozen and config.hidden_act != "relu")
+
+
 def _network(config, width, batch):
     """Kept and needed bytes of a dense network of `width` channels on this device, without its input."""
     inner = width * batch.tokens * batch.product_bytes
     if config.mlp_type == "plain":
-        return _activation_tensors(config) * inner, 2 * inner
+        return (_activation_tensors(config) - _not_read(config, batch)) * inner, 2 * inner
     if config.hidden_act == "xielu":  # has weights of its own, so nothing is recomputed
-        return (2 + _activation_tensors(config) - 1 + 1) * inner, 3 * inner
+        return (2 + _activation_tensors(config) - 1 + 1 - batch.frozen) * inner, 3 * inner
     # kept: gate and up; needed: act(gate), its product with up, and the gradients of that product, act(gate), gate and up
     return 2 * inner, 6 * inner
 
 
-def _dense(config, plan, batch):
+def dense_memory(config, plan, batch):
+    """(bytes kept, bytes needed for a moment) of the dense feed-forward of a layer, without its input."""
     return _network(config, plan.intermediate_size / batch.tensor_parallel, batch)
 
 
@@ -147,12 +162,13 @@ def _sparse(config, plan, batch):
         router += 4 * tokens * config.hidden_size
     if config.router_balance == "aux_loss" or config.router_z_loss_coef:
         router += tokens * (4 * experts + 8 * chosen + 4)
+    read = 0 if batch.frozen else 1
     if config.mlp_type == "plain":
-        kept, work = _activation_tensors(config) * inner, 2 * inner
+        kept, work = (_activation_tensors(config) - _not_read(config, batch)) * inner, 2 * inner
     elif config.swiglu_limit is not None:
-        kept, work = 7 * inner, 5 * inner
+        kept, work = (6 + read) * inner, 5 * inner
     else:
-        kept, work = (2 + max(_activation_tensors(config) - 1, 1) + 1) * inner, 4 * inner
+        kept, work = (2 + max(_activation_tensors(config) - 1, 1) + read) * inner, 4 * inner
     if config.n_group > 1:
         per_group = 17 if config.router_scoring == "sigmoid" else 9
         router += tokens * (8 * config.topk_group + per_group * config.n_group)
@@ -160,7 +176,7 @@ def _sparse(config, plan, batch):
         # such rows go through the experts one by one, and their weighted outputs are kept as well
         router += 4 * pairs * config.hidden_size
     # what each expert reads, and what its weight multiplies: its output, or the input that the router keeps already
-    kept += router + (1 if config.apply_router_weight_on_input else 2) * wide
+    kept += router + (read if config.apply_router_weight_on_input else 1 + read) * wide
     work += 2 * wide
     if config.num_shared_experts:
         width = config.shared_expert_intermediate_size / batch.tensor_parallel
@@ -183,7 +199,7 @@ def outer_memory(config, batch, headless=False):
     before += sum(2 * tokens * config.rotary_dim_of(key) * stream for key in config.rope_keys)
     if config.embedding_norm:
         before += config.table_width * tokens * stream + norm_statistics(config, batch, 1)
-    if config.embedding_size != config.hidden_size:
+    if config.embedding_size != config.hidden_size and not batch.frozen:
         before += config.embedding_size * tokens * size
     if config.embedding_dropout > 0:
         before += config.table_width * tokens * stream
@@ -196,6 +212,8 @@ def outer_memory(config, batch, headless=False):
         return before, wide * stream + norm
     # the labels, the input of the last norm, what the head reads
     after = 8 * tokens + wide * size + norm
+    if config.lm_head_width != config.hidden_size or config.lm_head_act is not None:
+        after -= wide * size if batch.frozen else 0
     if config.lm_head_act is not None:
         inner = _ACTIVATION_TENSORS.get(config.lm_head_act, _USUAL_ACTIVATION)
         after += (inner + 1) * config.lm_head_width * tokens * size + norm_statistics(config, batch, 1)

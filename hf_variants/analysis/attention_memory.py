@@ -29,6 +29,8 @@ def _grouped(config, plan, batch, states, across):
         # no fused CPU kernel drops: weights, mask and what it leaves of all pairs are kept, and a key for every query
         repeated = heads * width * states.tokens - key
         kernel += 3 * heads * tokens * states.length * size + 2 * repeated * size - 4 * heads * tokens
+        # their product keeps no output, which the next one alone does
+        kernel -= query * size if batch.frozen else 0
     contiguous = _norms_copy(config, plan, batch) or _turns_part(config, plan)
     kept += kernel + _output(config, batch, heads, query, copied or contiguous)
     return kept, (2 * query + 4 * key) * size
@@ -39,7 +41,7 @@ def _qk_norm(config, plan, batch, states, query, key, heads, kv_heads):
     if kind == "none":
         return 0
     # a gain of its own for each head multiplies what was normed without one
-    times = 2 if kind == "per_head" else 1
+    times = 2 if kind == "per_head" and not batch.frozen else 1
     groups = {"head": (heads, kv_heads), "full": (1, 1)}.get(kind, (0, 0))
     stats = sum(norm_statistics(config, side, 1, n) for side, n in zip((batch, states), groups, strict=True))
     return times * (query + key) * batch.product_bytes + stats
@@ -51,6 +53,11 @@ def _norms_copy(config, plan, batch):
         return False
     fused = batch.dtype == "float32" and config.norm_affine and not config.norm_unit_offset and not config.norm_weight_in_fp32
     return fused or config.norm_type == "layernorm"
+
+
+def lies_by_heads(config, plan, batch):
+    """Whether attention to other states gives an output that is copied before it is projected."""
+    return config.attention_type == "mla" or bool(_has_terms(config, True)) or _norms_copy(config, plan, batch)
 
 
 def _turns_part(config, plan):
@@ -66,6 +73,9 @@ def _kernel(config, plan, batch, heads, query, key, value, output, across, padde
     size, normaliser, length = batch.product_bytes, 4 * heads * batch.tokens, batch.length
     if _has_terms(config, across):
         return (query + key + value + output) * size + normaliser, True
+    if batch.masked and not across:
+        # which image tokens see each other, row by row, as numbers
+        return (query + key + value + output + batch.rows * length * length) * size + normaliser, False
     if plan.window is None and plan.chunk is None:
         return (query + key + value + output) * size + normaliser, False
     if plan.window is not None and config.is_causal and pays(length, plan.window):
@@ -103,12 +113,10 @@ def _windowed(plan, batch, size, normaliser, query, key, value, output, padded_v
 def _output(config, batch, heads, output, copied):
     """What the gate and the output projection read, beyond the kernel's own output."""
     size = batch.product_bytes
-    copy = output * size if copied else 0
-    if config.attn_output_gate == "channel":
-        return copy + 2 * output * size
-    if config.attn_output_gate == "head":
-        return copy + (output + heads * batch.tokens) * size
-    return copy
+    gate = {"none": 0, "channel": 2 * output, "head": output + heads * batch.tokens}[config.attn_output_gate]
+    kept = gate + (output if copied else 0)
+    # a frozen projection does not keep what it reads, and the kernel's own output is counted there
+    return (kept - output if batch.frozen and kept else kept) * size
 
 
 def _latent(config, plan, batch, states, across):
@@ -117,14 +125,17 @@ def _latent(config, plan, batch, states, across):
     rank, rope, nope, value = config.kv_lora_rank, config.qk_rope_head_dim, config.qk_nope_head_dim, config.v_head_dim
     query, key = heads * (nope + rope) * tokens, heads * (nope + rope) * read
     expanded, output = heads * (nope + value) * read, heads * value * tokens
-    kept = (2 * rank + rope) * read * size + norm_statistics(config, states, 1)
+    # a latent before its norm and, for the product behind it, after
+    both = 1 if batch.frozen else 2
+    kept = (both * rank + rope) * read * size + norm_statistics(config, states, 1)
     if config.q_lora_rank is not None:
-        kept += 2 * config.q_lora_rank * tokens * size + norm_statistics(config, batch, 1)
+        kept += both * config.q_lora_rank * tokens * size + norm_statistics(config, batch, 1)
     weighs = False
     if plan.qk_norm != "none":
         # queries before their norm, keys expanded for their norm and before it multiplies them
         weighs = plan.qk_norm == "head" and config.norm_affine
-        kept += (query + expanded * (1 + weighs) + key + (rank + 2 * heads) * read) * size
+        learned = weighs and not batch.frozen
+        kept += (query + expanded * (1 + learned) + key + (rank + 2 * heads) * read) * size
     # a narrower value is padded to the width of the keys; another one stays a part of what was expanded
     fused = not _has_terms(config, across)
     if fused and value > nope + rope:

@@ -17,7 +17,7 @@ from .flops import PAIRS, FlopCounts, flops_per_token, reading_flops, score_flop
 
 def is_pair(config):
     """Whether a config joins an encoder and a decoder."""
-    return len(getattr(config, "stacks", ())) > 1
+    return hasattr(config, "encoder") and hasattr(config, "decoder")
 
 
 def sees_images(config):
@@ -34,9 +34,9 @@ def joined_parameters(config):
     """`ParameterCounts`; of a vision-language config the parts are named after the model that they are of."""
     if not sees_images(config):
         return count_parameters(config)
-    modules = _tower_on_meta(config)
+    modules = tower_on_meta(config)
     sizes = {name: sum(weight.numel() for weight in module.parameters()) for name, module in modules.items()}
-    sizes["cross_layers"] = sum(_cross_layer_numbers(config, plan) for plan in _cross_plans(config))
+    sizes["cross_layers"] = sum(_cross_layer_numbers(config, plan) for plan in cross_plans(config))
     sizes = {name: size for name, size in sizes.items() if size}
     images = ParameterCounts(sum(sizes.values()), sum(sizes.values()), sizes, sizes)
     return _joined({"image": images, "text": count_parameters(config.text_config)})
@@ -90,10 +90,22 @@ def _image_flops(config, length, mode, pairs, latent, images):
     return FlopCounts(sum(parts.values()), length, mode, parts), {part: backward[part] for part in parts}
 
 
-def _cross_plans(config):
+def cross_plans(config):
     """Plans of the layers that a gated cross-attention stands before, with the width of what it reads."""
     plans, chosen = config.text_config.layer_plan(), config.cross_attention_layers or []
     return [replace(plans[index], cross_width=config.text_config.hidden_size) for index in chosen]
+
+
+def cross_blocks(config):
+    """{index of a text layer: the `GatedCrossAttention` before it, on the meta device}."""
+    import torch
+
+    from hf_variants.modeling.gated_cross_attention import GatedCrossAttention
+
+    text, plans = config.text_config, config.text_config.layer_plan()
+    with torch.device("meta"):
+        chosen = config.cross_attention_layers or []
+        return {index: GatedCrossAttention(text, plans[index], config.cross_attention_mlp) for index in chosen}
 
 
 def _cross_layer_numbers(config, plan):
@@ -113,7 +125,7 @@ def _across(config, length, mode, pairs, absorbed, images):
     own = config.features_of_image(*_sides(config)) + 2 * int(config.image_delimiters)
     states = images * own
     seen = own if pairs == "visible" and config.cross_attention_scope == "last" else states
-    for plan in _cross_plans(config):
+    for plan in cross_plans(config):
         found["image_cross_layers"] += 2 * attention_size(text, cross_plan(text, plan), plan.cross_width).matrix
         found["image_cross_layers"] += reading_flops(text, plan, states, length, mode, absorbed)
         found["image_cross_scores"] += score_flops_per_pair(text, absorbed) * seen
@@ -127,7 +139,7 @@ def _sides(config):
     return tuple(size) if isinstance(size, (list, tuple)) else (size, size)
 
 
-def _tower_on_meta(config):
+def tower_on_meta(config):
     """{"vision_tower", "bridge": module} of a vision-language config, without memory."""
     import torch
 
@@ -151,7 +163,7 @@ def image_flops(config):
     from torch.utils.flop_counter import FlopCounterMode
 
     kept = config.vision_config._attn_implementation
-    modules = _tower_on_meta(config)
+    modules = tower_on_meta(config)
     tower, bridge = modules["vision_tower"], modules["bridge"]
     height, width = _sides(config)
     pixels = torch.zeros(1, tower.num_channels, height, width, device="meta")

@@ -12,13 +12,18 @@ PRECISIONS = {"float32": (4, 4, False), "bfloat16": (2, 2, False), "mixed": (4, 
 @dataclass(frozen=True)
 class Batch:
     """What runs on one device: `rows` x `length` tokens in one of `PRECISIONS`; heads and channels split over
-    `tensor_parallel`, experts over `expert_parallel` devices that share a batch."""
+    `tensor_parallel`, experts over `expert_parallel` devices that share a batch.
+
+    frozen: whether the weights want no gradient, so that it only passes through. masked: whether rows bring masks of their own.
+    """
 
     rows: int
     length: int
     dtype: str = "float32"
     tensor_parallel: int = 1
     expert_parallel: int = 1
+    frozen: bool = False
+    masked: bool = False
 
     @property
     def tokens(self):

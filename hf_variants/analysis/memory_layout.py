@@ -19,24 +19,29 @@ def outside(config, stack):
 
 
 class Layout:
-    """Which bytes of weights, gradients and optimizer states lie on one device."""
+    """Which bytes of weights, gradients and optimizer states lie on one device.
 
-    def __init__(self, config, settings):
+    stacks, outer: the `Share`s of each layer by stack, and of what stands outside; None: those of the config's own stacks.
+    """
+
+    def __init__(self, config, settings, stacks=None, outer=None):
         self.settings = settings
         self.stream, self.product, self.casts = PRECISIONS[settings["dtype"]]
         self.data = settings["devices"] // settings["tensor_parallel"]
         self.sharding = settings["sharding"]
         tensor, expert = settings["tensor_parallel"], settings["expert_parallel"]
-        self.stacks = [[layer_shares(stack, plan, tensor, expert) for plan in stack.layer_plan()] for stack in config.stacks]
+        if stacks is None:
+            stacks = [[layer_shares(stack, plan, tensor, expert) for plan in stack.layer_plan()] for stack in config.stacks]
+            outer = sum((outer_shares(stack, tensor, **outside(config, stack)) for stack in config.stacks), ())
+        self.stacks, self.outer = stacks, outer
         self.layers = [unit for units in self.stacks for unit in units]
-        self.outer = sum((outer_shares(stack, tensor, **outside(config, stack)) for stack in config.stacks), ())
         # ranks that hold the same share of the experts, and divide it under FSDP
         self.same_experts = settings["devices"] // expert if expert > 1 else self.data
         self.weights = self._bytes(lambda share: share.numbers * self.stream, self.sharding == "fsdp")
         if settings["purpose"] == "train":
             divided = self.sharding in ("zero1", "zero2", "fsdp")
             self.optimizer = self._bytes(self._moments, divided)
-            self.gradients = self._bytes(lambda share: share.numbers * self.stream, self.sharding in ("zero2", "fsdp"))
+            self.gradients = self._bytes(self._gradient, self.sharding in ("zero2", "fsdp"))
 
     def _bytes(self, of, divided):
         return sum(self.of_unit(unit, of, divided) for unit in (*self.layers, self.outer))
@@ -48,7 +53,12 @@ class Layout:
     def _ranks(self, share):
         return self.same_experts if share.routed else self.data
 
+    def _gradient(self, share):
+        return 0 if share.frozen else share.numbers * self.stream
+
     def _moments(self, share):
+        if share.frozen:
+            return 0
         kind = self.settings["optimizer"]
         if kind == "sgd":
             return 0
@@ -62,11 +72,11 @@ class Layout:
         return {"weights": self.weights, "gradients": self.gradients, "optimizer": self.optimizer}
 
     def gradients_of(self, unit):
-        return self.of_unit(unit, lambda share: share.numbers * self.stream, self.sharding in ("zero2", "fsdp"))
+        return self.of_unit(unit, self._gradient, self.sharding in ("zero2", "fsdp"))
 
     def whole_gradients_of(self, unit):
         """As they are made, before ranks reduce and divide them."""
-        return self.of_unit(unit, lambda share: share.numbers * self.stream, False)
+        return self.of_unit(unit, self._gradient, False)
 
     def cast_of(self, unit):
         """bf16 copies that autocast makes of the matrices, and that the backward pass reads; FSDP gathers bf16 instead."""

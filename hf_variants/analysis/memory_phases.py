@@ -4,13 +4,14 @@ Notable here: an encoder-decoder is one walk: the decoder's layers are different
 keeps still there, then the encoder's. Under checkpointing its states stay, since every layer of the decoder reads them anew.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..modeling.parallel_plans import splits_attention
-from .activations import layer_memory, outer_memory
+from .activations import LayerMemory, layer_memory, outer_memory
 from .cache_size import kv_cache_size
 from .memory_batch import Batch
-from .parameter_shares import vocabulary_divisor
+from .memory_layout import Layout
+from .parameter_shares import layer_shares, outer_shares, vocabulary_divisor
 
 # bytes of one chunk of logits of the fused loss, by the kind of device (`modeling/linear_cross_entropy.py`)
 LOGIT_CHUNKS = {"cpu": 1 << 26, "cuda": 1 << 28}
@@ -18,7 +19,12 @@ LOGIT_CHUNKS = {"cpu": 1 << 26, "cuda": 1 << 28}
 
 @dataclass(frozen=True)
 class Stack:
-    """One stack of a model on one device: what runs in it, what each layer keeps, what is kept before and after them."""
+    """One stack of a model on one device: what runs in it, what each layer keeps, what is kept before and after them.
+
+    wide: bytes of the states at its end. titles: names of the layers. sparse: which of them have experts. passed: how many of the
+    first ones no gradient reaches. reads: whether the gradient of the states before it grows while it is differentiated.
+    frozen: whether its own weights want no gradient. labelled: tokens that are targets.
+    """
 
     config: object
     batch: Batch
@@ -26,7 +32,85 @@ class Stack:
     layers: list
     before: float
     after: float
+    wide: float
+    titles: list
+    sparse: list
     name: str = ""
+    passed: int = 0
+    reads: bool = True
+    frozen: bool = False
+    labelled: int | None = None
+
+
+def layout_of(config, settings):
+    """The `Layout` of a config, and the `Stack`s of its model in the order of the forward pass."""
+    if hasattr(config, "vision_config"):
+        return _seeing_stacks(config, settings)
+    layout = Layout(config, settings)
+    return layout, _stacks(config, settings, layout)
+
+
+def _titles(stack):
+    return [f"layer {plan.index}" for plan in stack.layer_plan()], [plan.mlp == "sparse" for plan in stack.layer_plan()]
+
+
+def _seeing_stacks(config, settings):
+    """The same of a vision-language model: tower with bridge, and text with its gated cross-attentions."""
+    from .image_memory import cross_memory, image_side, module_shares
+    from .joined import cross_blocks
+
+    trains, rows = settings["trains"] or (), settings["rows"]
+    tensor, expert = settings["tensor_parallel"], settings["expert_parallel"]
+    text, images = config.text_config, settings["images"]
+    side = image_side(config, rows * images, settings, trains)
+    frozen = "text" not in trains
+    seen = settings["dtype"], tensor, expert if expert == tensor else 1
+    batch = Batch(rows, settings["length"], *seen, frozen=frozen, masked=config.image_attention != "causal" and bool(images))
+    gated = config.bridge == "gated_cross_attention"
+    chosen = config.cross_attention_layers or []
+    # cross-attentions stay whole under tensor parallelism, and learn with the bridge
+    asking = Batch(rows, settings["length"], settings["dtype"], frozen="bridge" not in trains)
+    features = side.wide / max(rows * images, 1) / text.hidden_size / asking.product_bytes
+    states = Batch(rows, max(round(images * features), 1), settings["dtype"])
+    blocks = cross_blocks(config)
+    units, layers, titles, sparse = [], [], [], []
+    for plan in text.layer_plan():
+        if plan.index in chosen:
+            units.append(module_shares("cross", blocks[plan.index], frozen="bridge" not in trains))
+            layers.append(cross_memory(config, plan.index, asking, states) if images else _no_memory())
+            titles.append(f"cross-attention {plan.index}")
+            sparse.append(False)
+        units.append(tuple(replace(share, frozen=frozen) for share in layer_shares(text, plan, tensor, expert)))
+        layers.append(layer_memory(text, plan, batch))
+        titles.append(f"layer {plan.index}")
+        sparse.append(plan.mlp == "sparse")
+    outer = tuple(replace(share, frozen=frozen) for share in outer_shares(text, tensor))
+    layout = Layout(config, settings, [side.units, units], (*side.outer, *outer))
+    before, after = outer_memory(text, batch)
+    if gated and images and "bridge" in trains:
+        before += text.hidden_size * states.tokens * states.stream_bytes  # of all rows side by side
+    passed = titles.index(f"cross-attention {chosen[0]}") if frozen and gated and chosen else 0
+    # image tokens are no targets, and on a CPU a tenth of such rows is left out of the head
+    targets = settings["length"] - images * config.tokens_of_image()
+    few = settings["device"] == "cpu" and targets < 0.9 * settings["length"]
+    stack = Stack(text, batch, units, layers, before, after, _stream(text, batch), titles, sparse, "text ", passed)
+    stack = replace(stack, reads=gated, frozen=frozen, labelled=rows * targets if few else None)
+    count = len(side.layers) - 1
+    tower = Stack(
+        *(config, Batch(rows * images, 1, settings["dtype"]), side.units, side.layers, side.before, side.after, side.wide),
+        *([*(f"layer {index}" for index in range(count)), "bridge"], [False] * (count + 1), "image "),
+    )
+    learns = "bridge" in trains or "tower" in trains
+    tower = replace(tower, passed=0 if "tower" in trains else count if learns else count + 1, frozen=True)
+    return layout, [tower, stack]
+
+
+def _no_memory():
+    return LayerMemory({"attention": 0, "mlp": 0}, 0, {"attention": 0, "mlp": 0})
+
+
+def _stream(config, batch):
+    return config.hidden_size * batch.tokens * batch.stream_bytes
 
 
 def _stacks(config, settings, layout):
@@ -45,22 +129,25 @@ def _stacks(config, settings, layout):
         before, after = outer_memory(stack, own, headless=not last)
         if len(config.stacks) == 1 and states is not None:
             before += stack.cross_attention_hidden_size * states.tokens * states.stream_bytes
-        found.append(Stack(stack, own, units, layers, before, after, name))
+        found.append(Stack(stack, own, units, layers, before, after, _stream(stack, own), *_titles(stack), name))
     return found
 
 
-def training(config, settings, layout):
+def training(config, settings, layout, stacks):
     """(phase, bytes by part) of one step in the steady state."""
-    stacks = _stacks(config, settings, layout)
     checkpointing, accumulates = settings["checkpointing"], settings["accumulation"] > 1
-    held = [[layer.entry if checkpointing else layer.total for layer in stack.layers] for stack in stacks]
-    casts = [[layout.cast_of(unit) for unit in stack.units] for stack in stacks]
+    held = [_reached(stack, [layer.entry if checkpointing else layer.total for layer in stack.layers]) for stack in stacks]
+    casts = [_reached(stack, [layout.cast_of(unit) for unit in stack.units]) for stack in stacks]
     always = {"weights": layout.weights, "optimizer": layout.optimizer, "communication": layout.communication()}
     lying = layout.gradients if accumulates else 0
     head, head_gradient, chunk = _head(stacks[-1], settings, layout)
 
     everything = sum(stack.before + sum(kept) + stack.after for stack, kept in zip(stacks, held, strict=True))
     loss = {"activations": everything, "casts": sum(map(sum, casts)), "head": head + chunk, "gradients": lying}
+    if stacks[0].passed:
+        # a part without gradients keeps nothing, and what it would keep lives while it runs
+        widest = max(layer.total for layer in stacks[0].layers[: stacks[0].passed])
+        yield "images", {**always, "gradients": lying, "activations": stacks[0].before, "workspace": widest}
     yield "loss", {**always, **loss}
 
     gradients = lying if accumulates else head_gradient
@@ -69,29 +156,30 @@ def training(config, settings, layout):
         # what the stacks before this one keep waits, the states that this one reads among it
         waiting = sum(stacks[i].before + sum(held[i]) + stacks[i].after for i in range(place))
         waiting_casts = sum(sum(casts[i]) for i in range(place))
-        for index in reversed(range(len(stack.layers))):
+        for index in reversed(range(stack.passed, len(stack.layers))):
             layer, unit = stack.layers[index], stack.units[index]
             kept = waiting + stack.before + sum(held[place][: index + 1]) + (layer.total if checkpointing else 0)
             cast = casts[place][index] if checkpointing else sum(casts[place][: index + 1])
             # the gradient of the states grows while the decoder is differentiated
-            states = _gradient_of_states(stacks, place)
+            states = _gradient_of_states(stacks, place) if stack.reads else 0
             stages = _stages(stack, index, kept, gradients, layout)
             stage = max(stages, key=lambda parts: sum(parts.values()))
             stage["workspace"] += states
-            yield f"backward, {stack.name}layer {index}", {**always, **stage, "casts": waiting_casts + cast}
+            yield f"backward, {stack.name}{stack.titles[index]}", {**always, **stage, "casts": waiting_casts + cast}
             gradients += 0 if accumulates else layout.gradients_of(unit)
         if place:
             last = {"activations": waiting + stack.before, "casts": waiting_casts}
-            last["workspace"] = _wide(stack) + _gradient_of_states(stacks, place)
+            last["workspace"] = stack.wide + _gradient_of_states(stacks, place)
             last["gradients"] = gradients + _table_gradient(stack, layout)
             yield f"backward, {stack.name}embedding", {**always, **last}
             gradients += 0 if accumulates or stack.config.tie_word_embeddings else _table_gradient(stack, layout)
 
-    last = {"activations": stacks[0].before, "workspace": _wide(stacks[0])}
-    # a matrix that is used twice gathers the gradients of both uses before they are one
-    twice = stacks[0].config.tie_word_embeddings if len(stacks) == 1 else config.share_embeddings
-    last["gradients"] = layout.gradients + (_table_gradient(stacks[0], layout) if twice or accumulates else 0)
-    yield f"backward, {stacks[0].name}embedding", {**always, **last}
+    if not stacks[0].passed:
+        last = {"activations": stacks[0].before, "workspace": stacks[0].wide}
+        # a matrix that is used twice gathers the gradients of both uses before they are one
+        twice = stacks[0].config.tie_word_embeddings if len(stacks) == 1 else getattr(config, "share_embeddings", False)
+        last["gradients"] = layout.gradients + (_table_gradient(stacks[0], layout) if twice or accumulates else 0)
+        yield f"backward, {stacks[0].name}embedding", {**always, **last}
     yield "optimizer", {**always, "gradients": layout.gradients, "workspace": _optimizer_workspace(layout, settings)}
 
 
@@ -101,7 +189,7 @@ def _stages(stack, index, kept, gradients, layout):
     yield {
         "activations": kept,
         "workspace": layer.workspace["mlp"],
-        "gradients": gradients + _first(stack.config, layout, unit, index),
+        "gradients": gradients + _first(stack, layout, unit, index),
     }
     kept -= layer.kept["mlp"]
     if "cross_attention" in layer.kept:
@@ -118,24 +206,27 @@ def _made(layout, unit, parts):
     return layout.whole_gradients_of([share for share in unit if share.part in parts])
 
 
-def _first(config, layout, unit, index):
+def _first(stack, layout, unit, index):
     """Gradients that a feed-forward has made when it needs the most: of its last product, or of all fused experts."""
     made = _made(layout, unit, ("mlp",))
-    if config.layer_plan()[index].mlp == "sparse":
+    if stack.sparse[index]:
         return made
-    return made / (3 if config.mlp_type == "gated" else 2)
+    return made / (3 if getattr(stack.config, "mlp_type", "plain") == "gated" else 2)
 
 
 def _gradient_of_states(stacks, place):
     """Bytes of the gradient of the encoder's states, which waits while the decoder is differentiated."""
-    return _wide(stacks[place - 1]) if place else 0
+    return stacks[place - 1].wide if place else 0
 
 
-def _wide(stack):
-    return stack.config.hidden_size * stack.batch.tokens * stack.batch.stream_bytes
+def _reached(stack, values):
+    """The values of layers, of which those that no gradient reaches count nothing."""
+    return [0] * stack.passed + values[stack.passed :]
 
 
 def _table_gradient(stack, layout):
+    if stack.frozen:
+        return 0
     vocabulary = stack.config.vocab_size / vocabulary_divisor(stack.config, stack.batch.tensor_parallel)
     return vocabulary * stack.config.embedding_size * layout.stream
 
@@ -145,12 +236,18 @@ def _head(stack, settings, layout):
     config, batch = stack.config, stack.batch
     size = batch.product_bytes
     vocabulary = config.vocab_size / vocabulary_divisor(config, settings["tensor_parallel"])
-    logits = vocabulary * batch.tokens * size
+    targets = batch.tokens if stack.labelled is None else stack.labelled
+    logits = vocabulary * targets * size
     chunk = min(logits, max(LOGIT_CHUNKS[settings["device"]], vocabulary * size))
     several = logits > chunk
     matrix = vocabulary * config.lm_head_width
     gradient = matrix * (4 if several else size)
     rows = config.lm_head_width * batch.tokens * size
+    if stack.labelled is not None:
+        # the rows that are targets are copied out, and so are their gradients
+        chunk += 2 * config.lm_head_width * targets * size
+    if stack.frozen:
+        return rows, 0, chunk
     return rows + gradient, matrix * layout.stream, chunk
 
 
@@ -162,22 +259,26 @@ def _optimizer_workspace(layout, settings):
     return largest * (layout.stream + 3 * 2)
 
 
-def generating(config, settings, layout):
-    """(phase, bytes by part) of the encoder's pass where there is one, a prefill of all rows, and decoding behind it."""
-    stacks = _stacks(config, settings, layout)
+def generating(config, settings, layout, stacks):
+    """(phase, bytes by part) of the pass of encoder or images where there is one, a prefill of all rows, and decoding."""
     decoder, size = stacks[-1], stacks[-1].batch.product_bytes
     own = kv_cache_size(
         decoder.config, settings["length"], settings["rows"], size, 0 if decoder.config.add_cross_attention else None
     ).bytes
     across = kv_cache_size(decoder.config, settings["length"], settings["rows"], size, settings["encoder_length"]).bytes - own
+    if settings["images"]:
+        from ..diagnostics.image_cost import image_cache_bytes
+
+        across = settings["rows"] * image_cache_bytes(config, settings["images"], size)
     split = settings["tensor_parallel"] if splits_attention(decoder.config) else 1
-    own, across = own / split, across / split
+    # cross-attentions to images stay whole
+    own, across = own / split, across / (1 if settings["images"] else split)
     logits = settings["rows"] * decoder.config.vocab_size * size
     # what a layer would keep lives while it runs
-    widest = [max(layer.total for layer in stack.layers) + 2 * _wide(stack) for stack in stacks]
+    widest = [max(layer.total for layer in stack.layers) + 2 * stack.wide for stack in stacks]
     fixed = {"weights": layout.weights, "communication": layout.communication()}
-    states = sum(_wide(stack) for stack in stacks[:-1])
-    if len(stacks) > 1:
+    states = sum(stack.wide for stack in stacks[:-1])
+    if len(stacks) > 1 and states:
         yield "encoding", {**fixed, "workspace": widest[0]}
     yield "prefill", {**fixed, "cache": own + across, "workspace": widest[-1] + states, "head": logits}
     step = widest[-1] / settings["length"] + states

@@ -14,10 +14,10 @@ et al. 2020 (arXiv:1910.02054 §3, §5); activations after Korthikanti et al. 20
 import math
 
 from ..modeling.parallel_plans import splits_attention, splits_experts
-from .counts import check_row, count_parameters
+from .counts import check_row
 from .memory_batch import PRECISIONS
-from .memory_layout import Layout
-from .memory_phases import LOGIT_CHUNKS, generating, training
+from .joined import is_pair, joined_parameters, sees_images, text_of
+from .memory_phases import LOGIT_CHUNKS, generating, layout_of, training
 
 PURPOSES = ("train", "generate")
 SHARDINGS = {
@@ -28,6 +28,8 @@ SHARDINGS = {
     "fsdp": "weights too (ZeRO-3, FSDP2)",
 }
 OPTIMIZERS = ("adamw", "adamw_8bit", "muon", "sgd")
+# parts of a vision-language model, as its recipe trains them
+IMAGE_PARTS = ("tower", "bridge", "text")
 # Allocators and fragmentation take their part.
 USABLE = 0.85
 
@@ -38,6 +40,8 @@ def plan_memory(
     purpose="train",
     length=None,
     encoder_length=None,
+    images=None,
+    trains=None,
     rows=1,
     dtype="mixed",
     optimizer="adamw",
@@ -58,6 +62,9 @@ def plan_memory(
         length, rows: tokens per row (None: `max_position_embeddings`), and rows per micro-batch of one data-parallel rank.
         encoder_length: tokens that the encoder of an encoder-decoder reads for a row, or states that the cross-attention of a
             decoder alone reads; None: as many as the row has.
+        images: images in a row of a vision-language model, of the tower's own size; None: one.
+        trains: parts of a vision-language model that are trained, of `IMAGE_PARTS`, as a phase of its recipe names them (gated
+            cross-attentions belong to the bridge); None: all of them.
         dtype: `float32`, `bfloat16` (all of it), or `mixed` (fp32 weights, autocast to bfloat16), which is for training alone.
         optimizer: `adamw` (two moments in the dtype of the weights), `adamw_8bit` (bitsandbytes), `muon` (this package's, one
             momentum for hidden matrices, AdamW for the rest) or `sgd` without momentum.
@@ -80,31 +87,33 @@ def plan_memory(
         ValueError: as `convert.read_config`; for a number that is not positive and whole, an unknown choice, or sizes of
             parallelism that do not divide the devices or the model.
     """
-    from hf_variants.convert.config_source import read_config
+    from hf_variants.convert.config_source import read_any_config
 
-    config = read_config(source)
-    length = config.max_position_embeddings if length is None else length
-    reads = len(config.stacks) > 1 or config.add_cross_attention
-    encoder_length = length if encoder_length is None and reads else encoder_length
+    config = read_any_config(source)
+    text, seeing = text_of(config), sees_images(config)
+    length = text.max_position_embeddings if length is None else length
+    encoder_length = length if encoder_length is None and _reads_states(config) else encoder_length
+    images = 1 if images is None and seeing else images
+    trains = list(IMAGE_PARTS) if trains is None and seeing and purpose == "train" else trains
     sharding = _usual_sharding(purpose, devices, tensor_parallel) if sharding is None else sharding
     settings = {
-        **{"purpose": purpose, "length": length, "encoder_length": encoder_length, "rows": rows},
-        **{"dtype": dtype, "optimizer": optimizer},
+        **{"purpose": purpose, "length": length, "encoder_length": encoder_length, "images": images, "trains": trains},
+        **{"rows": rows, "dtype": dtype, "optimizer": optimizer},
         **{"checkpointing": checkpointing, "accumulation": accumulation, "devices": devices, "sharding": sharding},
         **{"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel, "memory": memory, "device": device},
     }
     _check(config, settings)
-    check_row(config.stacks[-1], length)
-    if len(config.stacks) > 1:
+    check_row(text, length)
+    if is_pair(config):
         check_row(config.encoder, encoder_length, "encoder_length")
-    layout = Layout(config, settings)
-    phases = (training if purpose == "train" else generating)(config, settings, layout)
+    layout, stacks = layout_of(config, settings)
+    phases = (training if purpose == "train" else generating)(config, settings, layout, stacks)
     phases = [{"phase": name, "bytes": int(sum(parts.values())), "parts": _whole(parts)} for name, parts in phases]
     peak = max(phases, key=lambda phase: phase["bytes"])
     held = layout.states() if purpose == "train" else {"weights": layout.weights}
     return {
         "settings": settings,
-        "parameters": count_parameters(config).total,
+        "parameters": joined_parameters(config).total,
         "held": _whole({part: value for part, value in held.items() if part != "gradients"}),
         "phases": phases,
         "peak": peak,
@@ -136,6 +145,42 @@ def _whole(parts):
     return {part: int(value) for part, value in parts.items() if value}
 
 
+def _reads_states(config):
+    """Whether a decoder reads the states of an encoder, whether it comes with one or not."""
+    return is_pair(config) or getattr(config, "add_cross_attention", False)
+
+
+def _stacks_of(config):
+    return (config.text_config,) if sees_images(config) else config.stacks
+
+
+def _check_images(config, settings):
+    images, trains = settings["images"], settings["trains"]
+    if not sees_images(config):
+        for name in ("images", "trains"):
+            if settings[name] is not None:
+                raise ValueError(
+                    f"{name}={settings[name]!r} needs a vision-language config, and this one reads text alone; leave it out"
+                )
+        return
+    if isinstance(images, bool) or not isinstance(images, int) or images < 0:
+        raise ValueError(f"images={images!r} must be a whole number, at least 0")
+    needed = images * config.tokens_of_image()
+    if settings["length"] <= needed:
+        raise ValueError(
+            f"length={settings['length']} has no room for text behind images={images} of {config.tokens_of_image()} tokens "
+            "each; plan a longer row"
+        )
+    if settings["purpose"] != "train":
+        if trains is not None:
+            raise ValueError(f"trains={trains!r} means nothing to purpose={settings['purpose']!r}; leave it out")
+        return
+    if not isinstance(trains, (list, tuple)) or not trains or [part for part in trains if part not in IMAGE_PARTS]:
+        raise ValueError(f"trains={trains!r} must be a list of some of {list(IMAGE_PARTS)}")
+    if not images and "text" not in trains:
+        raise ValueError(f"trains={list(trains)} reads no text alone: with images=0 nothing would be trained; give images")
+
+
 def _check(config, settings):
     choices = {
         "purpose": PURPOSES,
@@ -147,7 +192,7 @@ def _check(config, settings):
     for name, known in choices.items():
         if settings[name] not in known:
             raise ValueError(f"{name}={settings[name]!r} is unknown; choose from {list(known)}")
-    reads = len(config.stacks) > 1 or config.add_cross_attention
+    reads = _reads_states(config)
     if not reads and settings["encoder_length"] is not None:
         raise ValueError(
             f"encoder_length={settings['encoder_length']} is what an encoder reads for a decoder, and there is none; leave it "
@@ -158,6 +203,7 @@ def _check(config, settings):
         value = settings[name]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+    _check_images(config, settings)
     if settings["memory"] is not None and not 0 < settings["memory"] < math.inf:
         raise ValueError(f"memory={settings['memory']!r} must be a positive number of bytes")
     if settings["purpose"] == "generate":
@@ -171,9 +217,9 @@ def _check(config, settings):
     _check_tensor_parallel(config, tensor, expert)
     if expert == 1:
         return
-    if not any(stack.has_experts for stack in config.stacks):
-        raise ValueError(f"expert_parallel={expert} needs routed experts, and num_experts={config.stacks[-1].num_experts}")
-    for stack in config.stacks:
+    if not any(stack.has_experts for stack in _stacks_of(config)):
+        raise ValueError(f"expert_parallel={expert} needs routed experts, and num_experts={text_of(config).num_experts}")
+    for stack in _stacks_of(config):
         if stack.has_experts and (stack.num_experts % expert or devices % expert or expert % tensor):
             raise ValueError(
                 f"expert_parallel={expert} must divide num_experts={stack.num_experts} and devices={devices}, and be a "
@@ -200,21 +246,22 @@ def divided_widths(config, expert_parallel=1):
 
 
 def _check_tensor_parallel(config, size, expert):
-    for place, stack in enumerate(config.stacks):
+    stacks = _stacks_of(config)
+    for place, stack in enumerate(stacks):
         widths = divided_widths(stack, expert)
         cut = {name: number for name, number in widths.items() if number % size}
         if not cut:
             continue
-        every = [number for one in config.stacks for number in divided_widths(one, expert).values()]
+        every = [number for one in stacks for number in divided_widths(one, expert).values()]
         common = math.gcd(*every)
         divisors = [n for n in range(1, common + 1) if common % n == 0]
-        where = ("encoder.", "decoder.")[place] if len(config.stacks) > 1 else ""
+        where = ("encoder.", "decoder.")[place] if len(stacks) > 1 else ""
         words = " and ".join(f"{where}{name}={number}" for name, number in cut.items())
         raise ValueError(f"tensor_parallel={size} does not divide {words}; sizes that divide this model are {divisors}")
 
 
 def _check_generating(config, settings):
-    if not config.stacks[-1].is_causal:
+    if not text_of(config).is_causal:
         raise ValueError("purpose='generate' needs a decoder, and is_causal=False; plan an encoder with purpose='train'")
     if settings["dtype"] == "mixed":
         raise ValueError("dtype='mixed' is a way of training; purpose='generate' takes 'float32' or 'bfloat16'")

@@ -49,7 +49,10 @@ def memory_table(plans, title=None):
 
 
 def _read(settings):
-    length = settings["encoder_length"]
+    length, images = settings["encoder_length"], settings["images"]
+    if images is not None:
+        trains = "" if settings["trains"] is None else f", trains {', '.join(settings['trains'])}"
+        return f" with {images} image{'' if images == 1 else 's'} each{trains}"
     return "" if length is None else f", {settings['rows']} x {length:,} of the encoder"
 
 

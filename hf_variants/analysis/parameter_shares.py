@@ -21,6 +21,7 @@ class Share:
         routed: whether it is routed experts, which expert parallelism lays out by itself.
         table: whether it is an embedding, which 8-bit optimizers leave in fp32; `small`: tensors too small for them.
         hidden_matrix: whether Muon takes it. largest: numbers of its largest matrix, of the whole model.
+        frozen: whether it has neither gradient nor optimizer states.
     """
 
     part: str
@@ -31,6 +32,7 @@ class Share:
     small: bool = False
     hidden_matrix: bool = False
     largest: int = 0
+    frozen: bool = False
 
 
 def _shares(part, size, divisor=1, matrix_divisor=None, **kind):

@@ -25,6 +25,11 @@ def plan_memory(
     encoder_length: Annotated[
         int | None, typer.Option(help="Tokens that an encoder reads for a row; default: as many as the row.")
     ] = None,
+    images: Annotated[int | None, typer.Option(help="Images in a row of a vision-language model; default: one.")] = None,
+    trains: Annotated[
+        list[str] | None,
+        typer.Option(help="tower, bridge, text: parts that are trained; several times. Default: all of them."),
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows of a micro-batch on each data-parallel rank.")] = 1,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, or mixed (fp32 weights, autocast): the default of training.")
@@ -47,14 +52,15 @@ def plan_memory(
 ):
     """Weights, gradients, optimizer, activations and cache on each device at the height of a step: DDP, ZeRO, FSDP, TP, EP."""
     check_plot(plot)
-    from ..convert.config_source import read_config
+    from ..convert.config_source import read_any_config
 
-    config = read_config(model, **dict(parse_words(words or ())))
+    config = read_any_config(model, **dict(parse_words(words or ())))
     from ..analysis.memory_plan import plan_memory as plan_config
     from ..analysis.memory_table import memory_table, parse_bytes
 
     options = {
         **{"purpose": purpose, "length": length, "encoder_length": encoder_length, "rows": rows},
+        **{"images": images, "trains": trains or None},
         **{"optimizer": optimizer, "accumulation": accumulation},
         **{"dtype": dtype or ("mixed" if purpose == "train" else "bfloat16"), "devices": devices, "device": device},
         **{"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel},

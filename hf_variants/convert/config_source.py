@@ -194,8 +194,8 @@ def _refuse_unknown_type(model_type, keys, name):
 
     if model_type == _IMAGES:
         raise ValueError(
-            f"{name} reads images, and this is counted of text alone: give its text_config as a .json of its own; `count` and "
-            "`image-cost` take the whole"
+            f"{name} reads images, and this is counted of text alone: give its text_config as a .json of its own; `count`, "
+            "`plan-memory` and `image-cost` take the whole"
         )
     try:
         find_family(model_type)

@@ -60,24 +60,29 @@ def is_served(x, weight):
     return prefers_other_kernels() and not torch.is_autocast_enabled("cpu")
 
 
+def _input_product(rows, weight):
+    return onednn_linear(rows, weight.t())
+
+
 class LinearFunction(torch.autograd.Function):
-    """x W^T + b in training, with oneDNN for all products but that of the weight's gradient, where it is not ahead."""
+    """x W^T + b in training, with oneDNN for all products but that of the weight's gradient, where it is not ahead.
+
+    What a frozen weight reads is not kept: only the weight's own gradient needs it.
+    """
 
     @staticmethod
     def forward(ctx, x, weight, bias):
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         return onednn_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            rows = grad.flatten(0, -2)
-            return grad @ weight, rows.t() @ x.flatten(0, -2), rows.sum(0) if ctx.needs_input_grad[2] else None
-        rows = grad.flatten(0, -2)
+        rows, wants = grad.flatten(0, -2), ctx.needs_input_grad
+        product = torch.matmul if torch.is_grad_enabled() else _input_product
         return (
-            onednn_linear(rows, weight.t()).view_as(x) if ctx.needs_input_grad[0] else None,
-            rows.t() @ x.flatten(0, -2) if ctx.needs_input_grad[1] else None,
+            product(rows, weight).view(*grad.shape[:-1], -1) if wants[0] else None,
+            rows.t() @ x.flatten(0, -2) if wants[1] else None,
             rows.sum(0) if ctx.needs_input_grad[2] else None,
         )
 

@@ -35,6 +35,9 @@ def plot_memory(plans, path, title=""):
         axes.set(ylabel="GB on each device")
         size = f"{settings['devices']:,} x {settings['rows']} x {settings['length']:,} tokens"
         read = "" if settings["encoder_length"] is None else f" behind {settings['encoder_length']:,}"
+        if settings["images"] is not None:
+            trained = "" if settings["trains"] is None else f", trains {', '.join(settings['trains'])}"
+            read = f", {settings['images']} images{trained}"
         axes.set_title(f"{short_name(title)}: {size}{read}, {settings['dtype']}")
         axes.grid(axis="x", visible=False)
         axes.figure.legend(fontsize=8, frameon=False, loc="outside right upper")

@@ -280,7 +280,7 @@ def test_command_line(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_peaks_are_the_measured_ones():
-    """Within a tenth, for six kinds of model, with and without activation checkpointing."""
+    """Within a tenth, for eight kinds of model, with and without activation checkpointing."""
     from benchmarks.memory_plan import CASES, measured, predicted
 
     for name in CASES:
