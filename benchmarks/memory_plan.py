@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured ones, of eight small models.
+"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured, of eight small models.
 
 Each case is trained for two steps of AdamW (fused, as Trainer's default) on random tokens in a process of its own, with and
 without activation checkpointing; what is read is the kernel's high-water mark of resident memory, less what the process held
@@ -122,8 +122,9 @@ def model_of(config):
 
 
 def train(config, rows, length, checkpointing, steps=2, read=None, trains=None):
-    """Two steps of AdamW on random tokens; `read`: tokens of the encoder of an encoder-decoder; `trains`: parts of a model with
-    images that are trained."""
+    """Two steps of AdamW on random tokens; `read`: tokens of the encoder of an encoder-decoder; `trains`: parts of a model
+    with images that are trained.
+    """
     import torch
 
     torch.manual_seed(0)

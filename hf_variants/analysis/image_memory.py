@@ -1,7 +1,7 @@
 """What the image side of a vision-language model keeps for its backward pass and holds: tower, bridge, gated cross-attentions.
 
 Notable here: towers are transformers' own, and so is nothing known of their inside: they run on fake tensors, which hold no
-numbers, and what autograd keeps of them is counted. The family's own encoder and cross-attentions are counted from their plans.
+numbers, and what autograd keeps of them is counted. The family's own encoder and cross-attentions are read off their plans.
 """
 
 import contextlib
@@ -198,7 +198,7 @@ def _without_numbers(module, dtype):
 
 
 def _native_tower(config, tower, images, dtype):
-    """(`LayerMemory` of each layer, bytes kept before, behind the layers) of a tower of transformers, as if it were trained."""
+    """(`LayerMemory` of each layer, bytes kept before, behind the layers) of a tower of transformers, as if trained."""
     import torch
 
     kept_dtype = torch.bfloat16 if dtype == "bfloat16" else torch.float32

@@ -14,7 +14,8 @@ class Batch:
     """What runs on one device: `rows` x `length` tokens in one of `PRECISIONS`; heads and channels split over
     `tensor_parallel`, experts over `expert_parallel` devices that share a batch.
 
-    frozen: whether the weights want no gradient, so that it only passes through. masked: whether rows bring masks of their own.
+    frozen: whether the weights want no gradient, so that it only passes through. masked: whether rows bring masks of their
+    own.
     """
 
     rows: int

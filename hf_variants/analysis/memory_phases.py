@@ -21,8 +21,8 @@ LOGIT_CHUNKS = {"cpu": 1 << 26, "cuda": 1 << 28}
 class Stack:
     """One stack of a model on one device: what runs in it, what each layer keeps, what is kept before and after them.
 
-    wide: bytes of the states at its end. titles: names of the layers. sparse: which of them have experts. passed: how many of the
-    first ones no gradient reaches. reads: whether the gradient of the states before it grows while it is differentiated.
+    wide: bytes of the states at its end. titles: names of the layers. sparse: which of them have experts. passed: how many
+    of the first ones no gradient reaches. reads: whether the gradient of the states before it grows while it is differentiated.
     frozen: whether its own weights want no gradient. labelled: tokens that are targets.
     """
 

@@ -15,8 +15,8 @@ import math
 
 from ..modeling.parallel_plans import splits_attention, splits_experts
 from .counts import check_row
-from .memory_batch import PRECISIONS
 from .joined import is_pair, joined_parameters, sees_images, text_of
+from .memory_batch import PRECISIONS
 from .memory_phases import LOGIT_CHUNKS, generating, layout_of, training
 
 PURPOSES = ("train", "generate")
