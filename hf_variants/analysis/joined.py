@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hf_variants.modeling.layer_plan import cross_plan
 
+from .cache_size import cached_numbers_per_token
 from .counts import ParameterCounts, attention_size, count_parameters, mlp_size, norm_size
 from .flops import PAIRS, FlopCounts, flops_per_token, reading_flops, score_flops_per_pair
 
@@ -122,7 +123,7 @@ def _across(config, length, mode, pairs, absorbed, images):
     text, found = config.text_config, Counter()
     if not images or config.bridge != "gated_cross_attention":
         return found
-    own = config.features_of_image(*_sides(config)) + 2 * int(config.image_delimiters)
+    own = states_of_image(config)
     states = images * own
     seen = own if pairs == "visible" and config.cross_attention_scope == "last" else states
     for plan in cross_plans(config):
@@ -132,6 +133,22 @@ def _across(config, length, mode, pairs, absorbed, images):
         if config.cross_attention_mlp:
             found["image_cross_layers"] += 2 * mlp_size(text, text.intermediate_size, text.mlp_bias).matrix
     return found
+
+
+def states_of_image(config):
+    """States that one image of the tower's own size becomes, delimiters among them."""
+    return config.features_of_image(*_sides(config)) + 2 * int(config.image_delimiters)
+
+
+def image_cache_bytes(config, images, dtype_bytes=2):
+    """Bytes that the cross-attentions of a config keep of its images: keys and values of each, and the image of each state."""
+    if config.bridge != "gated_cross_attention" or not images:
+        return 0
+    text, states = config.text_config, images * states_of_image(config)
+    plans = [cross_plan(text, text.layer_plan()[index]) for index in config.cross_attention_layers]
+    numbers = sum(cached_numbers_per_token(text, plan) for plan in plans)
+    # the number of the image of each state, once as a key and once as a value, in fp32
+    return states * (numbers * dtype_bytes + 2 * 4)
 
 
 def _sides(config):

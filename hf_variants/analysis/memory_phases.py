@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..modeling.parallel_plans import splits_attention
 from .activations import LayerMemory, layer_memory, outer_memory
 from .cache_size import kv_cache_size
+from .joined import cross_blocks, image_cache_bytes, states_of_image
 from .memory_batch import Batch
 from .memory_layout import Layout
 from .parameter_shares import layer_shares, outer_shares, vocabulary_divisor
@@ -22,8 +23,8 @@ class Stack:
     """One stack of a model on one device: what runs in it, what each layer keeps, what is kept before and after them.
 
     wide: bytes of the states at its end. titles: names of the layers. sparse: which of them have experts. passed: how many
-    of the first ones no gradient reaches. reads: whether the gradient of the states before it grows while it is differentiated.
-    frozen: whether its own weights want no gradient. labelled: tokens that are targets.
+    of the first ones no gradient reaches. reads: whether the gradient of the states before it grows while it is
+    differentiated. frozen: whether its own weights want no gradient. labelled: tokens that are targets.
     """
 
     config: object
@@ -57,7 +58,6 @@ def _titles(stack):
 def _seeing_stacks(config, settings):
     """The same of a vision-language model: tower with bridge, and text with its gated cross-attentions."""
     from .image_memory import cross_memory, image_side, module_shares
-    from .joined import cross_blocks
 
     trains, rows = settings["trains"] or (), settings["rows"]
     tensor, expert = settings["tensor_parallel"], settings["expert_parallel"]
@@ -70,8 +70,7 @@ def _seeing_stacks(config, settings):
     chosen = config.cross_attention_layers or []
     # cross-attentions stay whole under tensor parallelism, and learn with the bridge
     asking = Batch(rows, settings["length"], settings["dtype"], frozen="bridge" not in trains)
-    features = side.wide / max(rows * images, 1) / text.hidden_size / asking.product_bytes
-    states = Batch(rows, max(round(images * features), 1), settings["dtype"])
+    states = Batch(rows, max(images, 1) * states_of_image(config), settings["dtype"])
     blocks = cross_blocks(config)
     units, layers, titles, sparse = [], [], [], []
     for plan in text.layer_plan():
@@ -267,8 +266,6 @@ def generating(config, settings, layout, stacks):
     ).bytes
     across = kv_cache_size(decoder.config, settings["length"], settings["rows"], size, settings["encoder_length"]).bytes - own
     if settings["images"]:
-        from ..diagnostics.image_cost import image_cache_bytes
-
         across = settings["rows"] * image_cache_bytes(config, settings["images"], size)
     split = settings["tensor_parallel"] if splits_attention(decoder.config) else 1
     # cross-attentions to images stay whole

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from ..analysis import flops_per_token, kv_cache_size
+from ..analysis.joined import image_cache_bytes, states_of_image
 
 _HEAD = ("lm_head", "head_transform")
 
@@ -71,26 +72,6 @@ def count_image_cost(config, images, text_tokens, dtype_bytes=2):
     return ImageCost(images, text_tokens, config.token_compression, per_image, length, flops, int(cache))
 
 
-def image_cache_bytes(config, images, dtype_bytes=2):
-    """Bytes that the cross-attentions of a config keep of its images: keys and values of each, and the image of each state."""
-    if config.bridge != "gated_cross_attention" or not images:
-        return 0
-    from ..analysis.cache_size import cached_numbers_per_token
-    from ..modeling.layer_plan import cross_plan
-
-    text, states = config.text_config, images * _states_of_image(config)
-    plans = [cross_plan(text, text.layer_plan()[index]) for index in config.cross_attention_layers]
-    numbers = sum(cached_numbers_per_token(text, plan) for plan in plans)
-    # the number of the image of each state, once as a key and once as a value, in fp32
-    return states * (numbers * dtype_bytes + 2 * 4)
-
-
-def _states_of_image(config):
-    from ..modeling.configuration_variants_vision import two_sides
-
-    return config.features_of_image(*two_sides(config.vision_config.image_size)) + 2 * int(config.image_delimiters)
-
-
 def tower_flops(config):
     """Forward operations of the tower on one image: by formula for the family's own stack, else on the meta device."""
     vision = config.vision_config
@@ -138,7 +119,7 @@ def _vision_flops(config, images, length):
             plan = text.layer_plan()
             blocks = [GatedCrossAttention(text, plan[i], config.cross_attention_mlp) for i in config.cross_attention_layers]
             hidden = torch.empty(1, length, text.hidden_size)
-            states = torch.empty(1, images * _states_of_image(config), text.hidden_size)
+            states = torch.empty(1, images * states_of_image(config), text.hidden_size)
             sees = torch.ones(1, length, 1, dtype=torch.bool)
             with FlopCounterMode(display=False) as counter:
                 for block in blocks:
