@@ -74,10 +74,15 @@ def test_one_rule_for_lengths_and_words(command, files, capsys):
     assert "did you mean 'hidden_size'" in refused(capsys, files, [*READERS[command], f"{prefix}hidden_sise=4"])
 
 
+SOURCES = ("null", "words", "list", "type list", "unknown", "negative", "binary", "nowhere")
+ONE_STACK = ("describe", "profile-cache", "receptive-field")
+
+
 @pytest.mark.parametrize(
-    "source", ["null", "words", "list", "type list", "unknown", "negative", "binary", "nowhere", "vision"]
+    "command, source",
+    [(command, source) for command in (*ONE_STACK, "plan-memory") for source in SOURCES]
+    + [(command, "vision") for command in ONE_STACK],
 )
-@pytest.mark.parametrize("command", ["describe", "profile-cache", "plan-memory", "receptive-field"])
 def test_a_source_that_cannot_be_read_is_named(command, source, files, capsys):
     said = refused(capsys, files, [command, files[source]])
     named = {"negative": "hidden_size=-4 must be greater than zero", "vision": "reads images"}
