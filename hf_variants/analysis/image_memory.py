@@ -205,13 +205,13 @@ def _native_tower(config, tower, images, dtype):
     before_attention = config.vision_config._attn_implementation
     with _recording(dtype) as record:
         tower = _without_numbers(tower, kept_dtype).train()
-        for module in tower.modules():
-            if hasattr(module, "config"):
-                module.config._attn_implementation = "sdpa"
         layers, entries = _layers_of(tower), []
         pixels = torch.zeros(images, tower.num_channels, *tower.image_sides, dtype=kept_dtype)
         inners = [_widest(layer) for layer in layers]
         try:
+            for module in tower.modules():
+                if hasattr(module, "config"):
+                    module.config._attn_implementation = "sdpa"
             with record(tower, pixels) as kept:
                 handles = [layer.register_forward_pre_hook(_enter(kept, index, entries)) for index, layer in enumerate(layers)]
                 handles.append(layers[-1].register_forward_hook(_leave(kept)))

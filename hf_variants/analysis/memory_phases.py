@@ -6,6 +6,7 @@ keeps still there, then the encoder's. Under checkpointing its states stay, sinc
 
 from dataclasses import dataclass, replace
 
+from ..modeling.logit_chunks import chunk_rows
 from ..modeling.parallel_plans import splits_attention
 from .activations import LayerMemory, layer_memory, outer_memory
 from .cache_size import kv_cache_size
@@ -13,9 +14,6 @@ from .joined import cross_blocks, image_cache_bytes, states_of_image
 from .memory_batch import Batch
 from .memory_layout import Layout
 from .parameter_shares import layer_shares, outer_shares, vocabulary_divisor
-
-# bytes of one chunk of logits of the fused loss, by the kind of device (`modeling/linear_cross_entropy.py`)
-LOGIT_CHUNKS = {"cpu": 1 << 26, "cuda": 1 << 28}
 
 
 @dataclass(frozen=True)
@@ -236,11 +234,10 @@ def _head(stack, settings, layout):
     size = batch.product_bytes
     vocabulary = config.vocab_size / vocabulary_divisor(config, settings["tensor_parallel"])
     targets = batch.tokens if stack.labelled is None else stack.labelled
-    logits = vocabulary * targets * size
-    chunk = min(logits, max(LOGIT_CHUNKS[settings["device"]], vocabulary * size))
-    several = logits > chunk
+    step = chunk_rows(targets, vocabulary, config.lm_head_width, size, settings["device"], not stack.frozen)
+    chunk = vocabulary * step * size
     matrix = vocabulary * config.lm_head_width
-    gradient = matrix * (4 if several else size)
+    gradient = matrix * (4 if step < targets else size)
     rows = config.lm_head_width * batch.tokens * size
     if stack.labelled is not None:
         # the rows that are targets are copied out, and so are their gradients

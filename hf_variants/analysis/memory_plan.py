@@ -13,11 +13,12 @@ et al. 2020 (arXiv:1910.02054 §3, §5); activations after Korthikanti et al. 20
 
 import math
 
+from ..modeling.logit_chunks import CHUNK_BYTES
 from ..modeling.parallel_plans import splits_attention, splits_experts
 from .counts import check_row
 from .joined import is_pair, joined_parameters, sees_images, text_of
 from .memory_batch import PRECISIONS
-from .memory_phases import LOGIT_CHUNKS, generating, layout_of, training
+from .memory_phases import generating, layout_of, training
 
 PURPOSES = ("train", "generate")
 SHARDINGS = {
@@ -187,7 +188,7 @@ def _check(config, settings):
         "dtype": PRECISIONS,
         "optimizer": OPTIMIZERS,
         "sharding": SHARDINGS,
-        "device": LOGIT_CHUNKS,
+        "device": CHUNK_BYTES,
     }
     for name, known in choices.items():
         if settings[name] not in known:

@@ -10,15 +10,13 @@ than a plain `nn.Linear` take the general way of `losses.py`.
 import torch
 from transformers.utils.import_utils import is_tracing
 
+from .logit_chunks import chunk_rows
 from .losses import IGNORE
 from .plain_linear import in_autocast_dtype
 from .products import input_gradient, is_served, onednn_linear
 
-# bytes of one chunk of logits, and how many of its numbers a CPU turns into gradients at a time
-CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 28}
+# how many numbers of a chunk of logits a CPU turns into gradients at a time
 CACHED_ELEMENTS = 1 << 19
-# a chunk may be larger by one part in so many, rather than one more be needed
-SPARE = 4
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -57,7 +55,8 @@ def _loss_and_gradients(states, weight, bias, targets, scaling, softcap, wants):
     grad_rows = torch.empty_like(rows) if wants[0] else None
     grad_head, grad_offset = _ProductSum(weight.shape, rows), torch.zeros_like(weight[:, 0], dtype=torch.float32)
     total = torch.zeros((), dtype=torch.float32, device=states.device)
-    step = _chunk_rows(rows, weight, wants[1])
+    device = "cpu" if rows.device.type == "cpu" else "cuda"
+    step = chunk_rows(rows.shape[0], *weight.shape, rows.element_size(), device, wants[1])
     multiply = _multiplier(rows, head, step)
     for start in range(0, rows.shape[0], step):
         part = rows[start : start + step]
@@ -75,17 +74,6 @@ def _loss_and_gradients(states, weight, bias, targets, scaling, softcap, wants):
     if wants[0] and chosen is not None:
         grad_rows = torch.zeros_like(states, dtype=rows.dtype).index_copy_(0, chosen, grad_rows)
     return total, (grad_rows, grad_head.value() if wants[1] else None, grad_offset if wants[2] else None)
-
-
-def _chunk_rows(rows, weight, sums_weights):
-    """Rows of a chunk: all of one size, for a short one at the end would cost as much as any in passes over the head."""
-    count, row_bytes = rows.shape[0], weight.shape[0] * rows.element_size()
-    limit = CHUNK_BYTES["cpu" if rows.device.type == "cpu" else "cuda"]
-    if sums_weights and rows.dtype not in _WIDE and count * row_bytes <= limit + 4 * weight.numel():
-        # one chunk needs no fp32 sum of the head's gradient, which would take as much memory
-        return max(1, count)
-    chunks = max(1, -((limit // SPARE - count * row_bytes) // limit))
-    return max(1, -(-count // chunks))
 
 
 def _multiplier(rows, head, step):

@@ -81,7 +81,7 @@ class LinearFunction(torch.autograd.Function):
         rows, wants = grad.flatten(0, -2), ctx.needs_input_grad
         product = torch.matmul if torch.is_grad_enabled() else _input_product
         return (
-            product(rows, weight).view(*grad.shape[:-1], -1) if wants[0] else None,
+            product(rows, weight).view(*grad.shape[:-1], weight.shape[1]) if wants[0] else None,
             rows.t() @ x.flatten(0, -2) if wants[1] else None,
             rows.sum(0) if ctx.needs_input_grad[2] else None,
         )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_variants import VariantsConfig, VariantsForCausalLM
-from hf_variants.modeling import linear_cross_entropy
+from hf_variants.modeling import linear_cross_entropy, logit_chunks
 from hf_variants.modeling.linear_cross_entropy import LinearCrossEntropy
 from hf_variants.modeling.plain_linear import is_plain_linear
 
@@ -27,7 +27,7 @@ def build(**toggles):
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 @pytest.mark.parametrize("name", HEADS)
 def test_equals_plain_cross_entropy(name, rows, monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 4 * VOCABULARY * rows})
+    monkeypatch.setattr(logit_chunks, "CHUNK_BYTES", {"cpu": 4 * VOCABULARY * rows})
     monkeypatch.setattr(linear_cross_entropy, "CACHED_ELEMENTS", VOCABULARY * 3)
     model = build(**HEADS[name])
     ids = torch.randint(0, VOCABULARY, (3, 20))
@@ -47,20 +47,19 @@ def test_equals_plain_cross_entropy(name, rows, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 299, 1023, 1024, 1025, 1300, 5000])
 def test_chunks_are_of_one_size(count, monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 4 * VOCABULARY * 341})
-    rows, weight = torch.empty(count, 8), torch.empty(VOCABULARY, 8)
-    step = linear_cross_entropy._chunk_rows(rows, weight, True)
+    monkeypatch.setattr(logit_chunks, "CHUNK_BYTES", {"cpu": 4 * VOCABULARY * 341})
+    step = logit_chunks.chunk_rows(count, VOCABULARY, 8, 4, "cpu", True)
     chunks = -(-count // step)
     assert step <= 341 * 1.25 and step * chunks - count < chunks and chunks <= max(1, -(-count // 341))
     # one chunk of narrow logits takes what its fp32 sum would have taken
-    narrow = linear_cross_entropy._chunk_rows(rows.bfloat16(), weight.bfloat16(), True)
+    narrow = logit_chunks.chunk_rows(count, VOCABULARY, 8, 2, "cpu", True)
     assert narrow == count or narrow * VOCABULARY * 2 <= 1.25 * (4 * VOCABULARY * 341)
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
 @pytest.mark.parametrize("served", [False, True])
 def test_bf16_and_other_kernels_give_the_same(chunk, served, monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 2 * VOCABULARY * chunk})
+    monkeypatch.setattr(logit_chunks, "CHUNK_BYTES", {"cpu": 2 * VOCABULARY * chunk})
     if served and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("torch without oneDNN")
     monkeypatch.setattr(linear_cross_entropy, "is_served", lambda x, weight: served)

@@ -104,3 +104,12 @@ def test_a_compiled_graph_holds_the_plain_product_whole(rows, monkeypatch):
         compiled = torch.compile(lambda states: products.project(layer, states), fullgraph=True, backend="aot_eager")
         assert far(compiled(x), layer(x)) < 1e-6
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0,)])
+def test_no_rows_have_a_gradient_of_no_rows(shape):
+    x, weight = torch.randn(*shape, 16, requires_grad=True), torch.randn(8, 16, requires_grad=True)
+    for graph in (False, True):
+        out = products.LinearFunction.apply(x, weight, None)
+        grad_x, grad_weight = torch.autograd.grad(out.sum(), (x, weight), create_graph=graph)
+        assert grad_x.shape == x.shape and not grad_weight.any()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_variants import VariantsForMaskedLM
-from hf_variants.modeling import linear_cross_entropy, losses
+from hf_variants.modeling import logit_chunks, losses
 from hf_variants.modeling.head_model import warn_of_kept_labels
 from hf_variants.modeling.modeling_variants_seq2seq import shift_right
 from tests.towers import pixels
@@ -231,7 +231,7 @@ def test_cross_entropy_never_holds_the_full_logits(monkeypatch, name):
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
     model.zero_grad()
     monkeypatch.setattr(losses, "CHUNK_ELEMENTS", 16 * 1000)
-    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", {"cpu": 4 * 16 * 1000})
+    monkeypatch.setattr(logit_chunks, "CHUNK_BYTES", {"cpu": 4 * 16 * 1000})
     kept = []
     with (
         LargestFloat() as largest,
