@@ -31,6 +31,14 @@ def text_of(config):
     return config.decoder if is_pair(config) else config.text_config if sees_images(config) else config
 
 
+def refuse_several_stacks(config, name):
+    """Raise ValueError, with `name`, for a config (of ours or native) whose rows are not read by one stack of layers alone."""
+    if config.is_encoder_decoder:
+        raise ValueError(f"{name} is an encoder-decoder, whose rows see two inputs; give a model of one stack of layers")
+    if sees_images(config):
+        raise ValueError(f"{name} reads images beside its rows; give a model of text alone (for this one: image-attention)")
+
+
 def joined_parameters(config):
     """`ParameterCounts`; of a vision-language config the parts are named after the model that they are of."""
     if not sees_images(config):

@@ -37,13 +37,13 @@ def attention(
             raise ValueError(f"{name} {value} must be at least {least}")
     from ..diagnostics import attention_report
     from ..jobs.quantization import calibration_ids
-    from ..quantize.checkpoint import load_full_precision
+    from ..quantize.checkpoint import load_one_stack
     from ..training.documents import read_documents
     from ..training.specs import DataSpec
     from ..training.tokenizer import load_tokenizer
 
+    loaded = load_one_stack(model).float()
     documents = list(read_documents(DataSpec(source=text)))
-    loaded = load_full_precision(model).float()
     layers = loaded.config.num_hidden_layers
     if maps is not None and not 0 <= maps < layers:
         raise ValueError(f"--maps {maps}: the model has layers 0 to {layers - 1}")

@@ -39,12 +39,12 @@ def stream(
     from ..evaluation.long_text import text_ids
     from ..evaluation.streaming import stream_edges, stream_perplexity
     from ..modeling.start_window_cache import StartWindowCache
-    from ..quantize.checkpoint import load_full_precision
+    from ..quantize.checkpoint import load_one_stack
     from ..training.stages import write_json
     from ..training.tokenizer import load_tokenizer
 
     ids = text_ids(text, load_tokenizer(model), tokens)
-    loaded = load_full_precision(model).float()
+    loaded = load_one_stack(model).float()
     for count in sinks:
         StartWindowCache(loaded.config, count, capacity - count)
     results = []

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
+from ..analysis.joined import refuse_several_stacks
 from .observed import observe_attention
 
 
@@ -47,8 +48,9 @@ def attention_report(model, input_ids, sink_tokens=1, buckets=8, keep_maps=False
         buckets: ranges of positions for `by_position`.
 
     Raises:
-        ValueError: for a foreign model, a single token, or no sink token.
+        ValueError: for a foreign model, one of several stacks, a single token, or no sink token.
     """
+    refuse_several_stacks(model.config, type(model).__name__)
     if input_ids.ndim != 2 or input_ids.shape[1] < 2:
         raise ValueError(f"input_ids of shape {tuple(input_ids.shape)}: give rows of at least 2 tokens, [B, T]")
     if not 1 <= sink_tokens < input_ids.shape[1]:

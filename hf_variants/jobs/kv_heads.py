@@ -35,14 +35,14 @@ def change_kv_heads(
         ValueError: for heads that cannot be made, an unreadable source, or a folder that is in the way.
     """
     from ..convert.new_folder import check_free, new_folder
-    from ..quantize.checkpoint import load_full_precision
+    from ..quantize.checkpoint import load_one_stack
     from ..surgery import kv_heads
     from ..surgery.kv_heads import check_change
     from ..training.tokenizer import load_tokenizer
 
     check_free(dst)
     tokenizer = load_tokenizer(src) if texts is not None or calibration is not None else _tokenizer_of(src)
-    model = load_full_precision(src)
+    model = load_one_stack(src)
     check_change(model.config, heads, method, order, calibration is not None)
     before = _perplexity(model, tokenizer, texts, window, max_tokens)
     announce(f"{model.config.num_key_value_heads} key-value heads become {heads}")

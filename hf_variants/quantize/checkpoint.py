@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ..analysis.joined import refuse_several_stacks
 from .batches import fingerprint_tensors, sees_images
 from .checks import check_predicts_next, refuse_quantized_config
 from .formats import METHOD_WIDTHS, width_of
@@ -163,14 +164,9 @@ def load_full_precision(src):
         ValueError: for a checkpoint that is quantised already, or whose stacks are not known, before its weights are read; for
             one without a config or weights.
     """
-    from transformers import AutoConfig
-
     from hf_variants.convert import from_native
 
-    try:
-        config = AutoConfig.from_pretrained(src)
-    except OSError as error:
-        raise ValueError(f"no config found at {str(src)!r}: give a folder with a config.json, or a repository id") from error
+    config = _config_at(src)
     refuse_quantized_config(config)
     ours = config.model_type.split("_")[0] == "variants"
     if ours:
@@ -179,6 +175,25 @@ def load_full_precision(src):
         return _class_of(config).from_pretrained(src, dtype="auto") if ours else from_native(src)
     except OSError as error:
         raise ValueError(f"no whole weights found at {str(src)!r}: {' '.join(str(error).split())}") from error
+
+
+def load_one_stack(src):
+    """As `load_full_precision`, for what measures the rows of one stack of layers.
+
+    Raises:
+        ValueError: also for an encoder-decoder and for a model that reads images, before their weights are read.
+    """
+    refuse_several_stacks(_config_at(src), src)
+    return load_full_precision(src)
+
+
+def _config_at(src):
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(src)
+    except OSError as error:
+        raise ValueError(f"no config found at {str(src)!r}: give a folder with a config.json, or a repository id") from error
 
 
 def _class_of(config):

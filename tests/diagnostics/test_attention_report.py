@@ -8,6 +8,7 @@ import torch
 
 from hf_variants import VariantsConfig, VariantsForCausalLM, cli
 from hf_variants.diagnostics import attention_report, observe_attention
+from tests import variants
 
 BASE = {
     "vocab_size": 61,
@@ -155,3 +156,9 @@ def test_command_line(tmp_path, capsys):
         with pytest.raises(SystemExit) as stop:
             cli.main([*words, *extra])
         assert stop.value.code == 2 and match in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_models_of_several_stacks_are_refused():
+    pair = variants.build(variants.tiny_pair())
+    with pytest.raises(ValueError, match="VariantsForSeq2SeqLM is an encoder-decoder"):
+        attention_report(pair, torch.zeros(1, 4, dtype=torch.long))
