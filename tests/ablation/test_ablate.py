@@ -64,6 +64,7 @@ def test_files(finished):
     assert not list(out.glob("runs/*/*/checkpoint-*")) and len(files_of(root)) == 4
 
 
+@pytest.mark.slow
 def test_the_load_of_experts_is_told(tmp_path):
     """Balancing is not seen in the loss alone: the table says how evenly the experts were used when training ended."""
     experts, lines = {"num_experts": 4, "moe_intermediate_size": 16, "router_balance": "bias"}, []

@@ -13,7 +13,9 @@ from hf_variants.quantize import quantize_checkpoint
 _WIDTHS = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4}
 
 
-@pytest.mark.parametrize(("family", "name"), [("llama", "tied_biased"), ("mixtral", "plain")])
+@pytest.mark.parametrize(
+    ("family", "name"), [("llama", "tied_biased"), pytest.param("mixtral", "plain", marks=pytest.mark.slow)]
+)
 @torch.no_grad()
 def test_quantized_checkpoint_of_ours_becomes_a_dense_native_one(family, name, tmp_path):
     native_model(family, name, **_WIDTHS).save_pretrained(tmp_path / "native")

@@ -26,7 +26,7 @@ def _files_are_equal(first, second):
 
 
 # ---- encoders ----
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
+@pytest.mark.parametrize("name", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
 @torch.no_grad()
 def test_an_encoder_is_quantized_loads_by_every_auto_class_and_saves_again(name, tmp_path):
     model = encoder(name)

@@ -14,6 +14,7 @@ from tests.quantize.quantized import FITTING_EXPERTS, FITTING_MLA, calibration, 
 from tests.variants import draw_ids
 
 MEMBERS = {"gqa": {}, "mla_q_lora": FITTING_MLA, "moe_shared": FITTING_EXPERTS, "rmsnorm_unit_offset": {}, "parallel": {}}
+QUICK = ("mla_q_lora", "moe_shared")
 
 
 def written(tmp_path, name="gqa", method="awq", **options):
@@ -46,7 +47,9 @@ def outputs_of_first_attention(model, ids):
     return found
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in MEMBERS if name not in QUICK)]
+)
 def test_weighted_errors_are_those_of_real_outputs(tmp_path, name):
     full, small = written(tmp_path, name)
     ids = draw_ids(4, 32)

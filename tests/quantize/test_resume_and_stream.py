@@ -36,7 +36,8 @@ def tensors(folder):
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["gqa", pytest.param("moe_shared_gate", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gqa", "moe_shared_gate"])
 def test_an_interrupted_run_continues_and_ends_alike(name, tmp_path):
     model = fitting(name, **(FITTING_EXPERTS if name != "gqa" else {}), num_hidden_layers=3)
     model.save_pretrained(tmp_path / "full")

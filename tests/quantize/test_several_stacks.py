@@ -141,7 +141,7 @@ def written(tmp_path_factory):
     return make
 
 
-QUICK = ("encoder_decoder", "projection")
+QUICK = ("encoder_decoder",)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_checkpoint_is_written_loads_whole_and_saves_again(name, written, tmp_
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.parametrize("name", ["encoder_decoder", "gated_all"])
+@pytest.mark.parametrize("name", ["encoder_decoder", pytest.param("gated_all", marks=pytest.mark.slow)])
 def test_eight_bits_tell_their_own_numbers(name, tmp_path):
     model = MODELS[name]()
     model.save_pretrained(tmp_path / "full")
@@ -218,7 +218,7 @@ def loss_of(model, batches):
     return total / count
 
 
-@pytest.mark.parametrize("name", ["encoder_decoder", "projection", "gated_all"])
+@pytest.mark.parametrize("name", ["encoder_decoder", "projection", pytest.param("gated_all", marks=pytest.mark.slow)])
 def test_perplexities_walk_beside_and_equal_those_of_whole_models(name, written):
     model, folder, report = written(name)
     found = {"full": model, "rtn": rtn(model, group_size=32, dtype=torch.float32).model}

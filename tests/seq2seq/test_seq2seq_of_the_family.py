@@ -106,6 +106,7 @@ def test_pairs_are_learned_behind_span_corruption_and_from_new_weights(pretraine
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new").config.model_type == "variants_seq2seq"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_one_that_was_not_stopped(tmp_path):
     model = {**PAIR, "decoder": {**STACK, "attention_dropout": 0.1}}
     trainer = {**STEPS, "max_steps": 4, "per_device_train_batch_size": 8, "eval_steps": 2, "save_steps": 2}

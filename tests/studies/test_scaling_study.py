@@ -57,6 +57,7 @@ def test_the_table_is_what_the_runs_say(finished):
     )
 
 
+@pytest.mark.slow
 def test_a_longer_run_equals_one_from_nothing(finished, tmp_path):
     root, _, lines = finished
     assert sum("starts from step 4 of 10" in line for line in lines) == 2
@@ -68,6 +69,7 @@ def test_a_longer_run_equals_one_from_nothing(finished, tmp_path):
     assert any((shared[name] != short[name]).any() for name in shared)
 
 
+@pytest.mark.slow
 def test_again_makes_nothing_and_more_makes_only_that(finished):
     root, result, _ = finished
     before = weights_of(root)

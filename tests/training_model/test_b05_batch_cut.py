@@ -28,7 +28,7 @@ def test_b22_masked_language_model(tmp_path):
     assert distance(step_of(model, rows, tmp_path)[0], step_of(model, rows, tmp_path, 1, 8)[0]) < 1e-5
 
 
-@pytest.mark.parametrize(("size", "accumulate"), CUTS[1:])
+@pytest.mark.parametrize(("size", "accumulate"), [CUTS[1], *(pytest.param(*cut, marks=pytest.mark.slow) for cut in CUTS[2:])])
 def test_b05_router_losses_weigh_the_same_under_gradient_accumulation(tmp_path, size, accumulate):
     model, rows = sparse_model(**AUX), identical_rows()
     whole, line = step_of(model, rows, tmp_path)

@@ -87,6 +87,7 @@ def test_examples_are_functions_of_seed_and_number(split):
         QuestionMaker(split[0], False, kinds=["colour"])
 
 
+@pytest.mark.slow
 def test_no_training_question_is_a_held_out_one(split):
     seen = {QuestionMaker(split[0], False, seed=1)[i].prompt for i in range(2000)}
     assert not seen & {QuestionMaker(split[0], True, seed=1)[i].prompt for i in range(2000)}
