@@ -6,7 +6,7 @@ are counted at one length, or the numbers would not compare.
 
 from .cache_size import kv_cache_size
 from .counts import count_parameters
-from .describe import DTYPE_BYTES, check_dtype, human_bytes, human_count
+from .describe import DTYPE_BYTES, check_dtype, human_bytes, human_count, usual_lengths
 from .flops import flops_per_token
 from .layer_pattern import runs_of
 
@@ -20,8 +20,9 @@ def diff_configs(a, b, length=None, dtype="bfloat16"):
         dtype: of weights and cache, a key of `DTYPE_BYTES`.
 
     Returns:
-        dict of JSON types with `toggles` ({name: [of a, of b]}), `length`, `dtype`, and `costs` ({name: [of a, of b]}):
-        parameters in all, active and by part, FLOPs per token, KV bytes per token and at `length`.
+        dict of JSON types with `toggles` ({name: [of a, of b]}), `length`, `dtype`, `costs` ({name: [of a, of b]}:
+        parameters in all, active and by part, FLOPs per token, KV bytes per token and at `length`), and `by_length`, the
+        costs of running at `length` and at three times a quarter of it.
 
     Raises:
         ValueError: as `convert.read_config`, and for an unknown dtype or a length below 1.
@@ -36,14 +37,19 @@ def diff_configs(a, b, length=None, dtype="bfloat16"):
     if length < 1:
         raise ValueError(f"length={length} must be at least 1 token")
     toggles = {name: list(pair) for name, pair in differences(first, second).items() if _says_something(*pair)}
-    costs = [_costs(config, length, DTYPE_BYTES[dtype]) for config in (first, second)]
-    names = dict.fromkeys([*costs[0], *costs[1]])
-    return {
-        "toggles": toggles,
-        "length": length,
-        "dtype": dtype,
-        "costs": {name: [cost.get(name, 0) for cost in costs] for name in names},
-    }
+    both, size = (first, second), DTYPE_BYTES[dtype]
+    running = [
+        {"length": tokens, **_side_by_side([_running(config, tokens, size) for config in both])}
+        for tokens in usual_lengths(first, length)
+    ]
+    costs = {**_side_by_side([_parameters(config) for config in both]), **running[-1]}
+    del costs["length"]
+    return {"toggles": toggles, "length": length, "dtype": dtype, "costs": costs, "by_length": running}
+
+
+def _side_by_side(costs):
+    """{name: [of a, of b]} of two dicts; what one does not have costs it nothing."""
+    return {name: [cost.get(name, 0) for cost in costs] for name in dict.fromkeys([*costs[0], *costs[1]])}
 
 
 def _says_something(one, other):
@@ -53,13 +59,16 @@ def _says_something(one, other):
     return one != other
 
 
-def _costs(config, length, size):
-    parameters, cache = count_parameters(config), kv_cache_size(config, length, dtype_bytes=size)
+def _parameters(config):
+    counts = count_parameters(config)
+    parts = {f"parameters.{part}": count for part, count in counts.parts.items()}
+    return {"parameters": counts.total, "active_parameters": counts.active, **parts}
+
+
+def _running(config, length, size):
+    cache = kv_cache_size(config, length, dtype_bytes=size)
     decode = flops_per_token(config, length, "decode").total if config.stacks[-1].is_causal else 0
     return {
-        "parameters": parameters.total,
-        "active_parameters": parameters.active,
-        **{f"parameters.{part}": count for part, count in parameters.parts.items()},
         "flops_per_token": flops_per_token(config, length).total,
         "flops_of_last_token": decode,
         "kv_bytes_per_token": cache.per_token,

@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from ..training.spec_parsing import parse_words
-from .console import console
+from .console import announce_files, check_plot, console
 from .recipe_command import SETTINGS
 
 SOURCE_HELP = "Preset, config .json, folder, or Hub id; of this family or of a native one."
 Length = Annotated[int | None, typer.Option(help="Tokens at which FLOPs and cache are counted; default: the context.")]
 Dtype = Annotated[str, typer.Option(help="dtype of weights and cache.")]
+Plot = Annotated[str | None, typer.Option(help="Write the figure to this .png, .svg or .pdf file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -27,16 +28,24 @@ def describe(
     ] = None,
     length: Length = None,
     dtype: Dtype = "bfloat16",
+    plot: Plot = None,
     as_json: Json = False,
 ):
     """Show diagram, toggles, parameters, layers, FLOPs and cache of a config; KEY=VALUE words change it first."""
+    check_plot(plot)
     from ..convert.config_source import read_config
 
     config = read_config(model, **dict(parse_words(words or ())))
     from ..analysis.describe import describe as count
     from ..analysis.describe import describe_table, native_families
 
+    facts = count(config, length, dtype) if plot or as_json else None
+    if plot:
+        from ..report.describe_plot import plot_description
+
+        plot_description(facts, plot, title=model)
     if as_json:
-        print(json.dumps({**count(config, length, dtype), "native_families": native_families(config)}, indent=2))
-    else:
-        console.print(describe_table(config, length, dtype, title=model, families=True))
+        print(json.dumps({**facts, "native_families": native_families(config)}, indent=2))
+        return
+    console.print(describe_table(config, length, dtype, title=model, families=True))
+    announce_files(plot)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ..training.spec_parsing import parse_words
-from .console import console
-from .describe import SOURCE_HELP, Dtype, Json
+from .console import announce_files, check_plot, console
+from .describe import SOURCE_HELP, Dtype, Json, Plot
 from .recipe_command import SETTINGS
 
 
@@ -28,16 +28,24 @@ def diff(
         int | None, typer.Option(help="Tokens at which FLOPs and cache are counted; default: the shorter context.")
     ] = None,
     dtype: Dtype = "bfloat16",
+    plot: Plot = None,
     as_json: Json = False,
 ):
     """Compare two configs: toggles, parameters, FLOPs, cache. `diff NAME NAME KEY=VALUE` shows what a toggle changes."""
+    check_plot(plot)
     from ..convert.config_source import read_config
 
     first, second = read_config(a), read_config(b, **dict(parse_words(words or ())))
     from ..analysis.config_diff import diff_configs, diff_table
 
     facts = diff_configs(first, second, length, dtype)
+    names = (a, f"{b}, changed" if words else b)
+    if plot:
+        from ..report.describe_plot import plot_diff
+
+        plot_diff(facts, plot, names)
     if as_json:
         print(json.dumps(facts, indent=2))
-    else:
-        console.print(diff_table(facts, (a, f"{b}, changed" if words else b)))
+        return
+    console.print(diff_table(facts, names))
+    announce_files(plot)

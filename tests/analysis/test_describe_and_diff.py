@@ -8,7 +8,7 @@ import torch
 from published_configs import PUBLISHED
 from torch import nn
 
-from hf_variants import VariantsConfig, VariantsForCausalLM
+from hf_variants import VariantsConfig, VariantsForCausalLM, cli
 from hf_variants.analysis import describe, describe_text, diff_configs, flops_per_token, kv_cache_bytes
 from hf_variants.analysis.config_diff import short_value
 from hf_variants.analysis.diagram import EQUATIONS
@@ -129,3 +129,80 @@ def test_values_in_short():
 def test_bad_arguments_of_diff(options, message):
     with pytest.raises(ValueError, match=message):
         diff_configs("gpt2", "gpt2", **options)
+
+
+def test_diff_counts_both_at_every_length():
+    one, other = load_preset("gemma-2-9b"), load_preset("llama-3-8b")
+    rows = diff_configs(one, other, 4096)["by_length"]
+    assert [row["length"] for row in rows] == [64, 256, 1024, 4096]
+    for row in rows:
+        length = row["length"]
+        assert row["flops_per_token"] == [flops_per_token(config, length).total for config in (one, other)]
+        assert row["flops_of_last_token"] == [flops_per_token(config, length, "decode").total for config in (one, other)]
+        assert row["kv_bytes"] == [kv_cache_bytes(config, length) for config in (one, other)]
+
+
+def drawn(monkeypatch, draw):
+    """{title of a panel: {label of its bars: their heights}} of a figure."""
+    from hf_variants.report import describe_plot
+
+    figures = []
+    save = describe_plot.save_plot
+    monkeypatch.setattr(
+        describe_plot, "save_plot", lambda paint, *words, **keys: (figures.append(paint), save(paint, *words, **keys))
+    )
+    draw(describe_plot)
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots(1, 3)
+    figures[0](list(axes))
+    return {
+        axis.get_title(): {bars.get_label(): [patch.get_height() for patch in bars] for bars in axis.containers}
+        for axis in axes
+    }
+
+
+def test_the_figure_of_describe_shows_its_numbers(monkeypatch, tmp_path):
+    facts = describe(load_preset("mixtral-8x7b"), 4096)
+    panels = drawn(monkeypatch, lambda plots: plots.plot_description(facts, tmp_path / "a.svg", title="mixtral-8x7b"))
+    flops, cache = panels["forward FLOPs per token"], panels["key-value cache, bfloat16"]
+    shown = [
+        *panels["parameters, mixtral-8x7b"]["experts"],
+        *(flops["mean of a row"][-1], flops["of the last, from the cache"][-1], cache["mixtral-8x7b"][-1]),
+    ]
+    counts, costs = facts["parameters"], facts["flops"]
+    assert shown == pytest.approx(
+        [
+            *(counts[parts]["experts"] / 1e9 for parts in ("parts", "active_parts")),
+            *(costs["prefill_per_token"] / 1e9, costs["decode_last_token"] / 1e9, facts["kv_cache"]["bytes"] / 2**20),
+        ]
+    )
+    assert (tmp_path / "a.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_the_figure_of_diff_shows_both(monkeypatch, tmp_path):
+    facts = diff_configs("tiny/base", "tiny/encoder")
+    names = ("one/config.json", "/two/config.json")
+    panels = drawn(monkeypatch, lambda plots: plots.plot_diff(facts, tmp_path / "a.svg", names))
+    assert panels["parameters"]["attention"] == pytest.approx(
+        [count / 1e6 for count in facts["costs"]["parameters.attention"]]
+    )
+    for side, name in enumerate(("one/config.json", "config.json")):
+        counted = [row["flops_per_token"][side] / 1e9 for row in facts["by_length"]]
+        assert panels["forward FLOPs per token"][name] == pytest.approx(counted)
+    assert panels["key-value cache, bfloat16"]["config.json"] == [0] * len(facts["by_length"])
+    facts = diff_configs("tiny/encoder", "tiny/encoder")
+    panels = drawn(monkeypatch, lambda plots: plots.plot_diff(facts, tmp_path / "a.svg", ("a", "a")))
+    assert set(panels) == {"parameters", "forward FLOPs per token", ""} and set(panels["forward FLOPs per token"]) == {
+        "a",
+        "a (B)",
+    }
+
+
+def test_figures_by_the_command_line(tmp_path, capsys):
+    for words in (["describe", "tiny/base"], ["diff", "tiny/base", "tiny/base", "num_key_value_heads=1"]):
+        plot = tmp_path / f"{words[0]}.png"
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*words, "--plot", str(plot), "--json"])
+        assert stop.value.code == 0 and plot.read_bytes()[:4] == b"\x89PNG"
+        assert json.loads(capsys.readouterr().out)["by_length"]

@@ -135,9 +135,8 @@ def test_what_is_wrong_is_said(what, files, capsys):
 def test_without_matplotlib(files, capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for words in READERS.values():
-        if words[0] not in ("describe", "diff"):
-            said = refused(capsys, files, [*words, "--plot", str(tmp_path / "plot.png")])
-            assert "needs matplotlib, which is not installed" in said
+        said = refused(capsys, files, [*words, "--plot", str(tmp_path / "plot.png")])
+        assert "needs matplotlib, which is not installed" in said
 
 
 def test_a_refused_conversion_speaks_of_its_own_family_alone(caplog, capsys):
