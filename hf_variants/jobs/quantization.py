@@ -74,17 +74,26 @@ def _spread(there, wanted):
 def check_quantization(spec):
     """Refuse what is wrong whatever the checkpoint is, before anything is read. Raises ValueError."""
     from ..quantize.checkpoint import check_arguments
-    from ..quantize.producers import check_producer
 
     check_numbers(spec)
     refuse_several_processes("quantize")
     check_arguments(spec.method, spec.bits, spec.group_size, spec.to, spec.method == "awq" or None, (), spec.max_bytes)
-    check_producer(spec.producer)
+    _check_producer(spec)
     if spec.method != "awq" and (given := [name for name, usual in _awq_only(spec).items() if getattr(spec, name) != usual]):
         raise ValueError(f"{' and '.join(given)} mean nothing to method={spec.method!r}; leave them out or use method='awq'")
     _check_texts(spec)
     _check_length(spec)
     _check_output(spec)
+
+
+def _check_producer(spec):
+    from ..quantize.producers import check_producer
+
+    asked = {name: getattr(spec, name) for name in ("method", "group_size", "symmetric", "leave_unquantized", "max_bytes")}
+    changed = [name for name in _SEARCHES if not getattr(spec, name)]
+    if spec.pairs.source:
+        changed.append("pairs")
+    check_producer(spec.producer, spec.producer_python, **asked, options=changed)
 
 
 def rounding_beside(spec, output_dir):
@@ -95,7 +104,7 @@ def rounding_beside(spec, output_dir):
 
 def _awq_only(spec):
     """{key that rounding to nearest does not read: its default}."""
-    names = ("calibration", "calibration_rows", *_SEARCHES)
+    names = ("calibration", "calibration_rows", "producer", "producer_python", *_SEARCHES)
     return {field.name: field.default for field in fields(spec) if field.name in names}
 
 
@@ -208,6 +217,8 @@ def _stage_settings(spec, calibration, held_out, pairs=None):
     from ..quantize.formats import width_of
 
     settings = {name: getattr(spec, name) for name in _DECIDING}
+    if spec.producer != "own":
+        settings["producer"] = spec.producer
     settings["bits"], settings["group_size"] = width_of(spec.method, spec.bits, spec.group_size)
     if pairs is not None:
         own = {key: value for key, value in asdict(spec.pairs).items() if key not in ("source", "eval_source")}
@@ -251,6 +262,13 @@ def _quantize(spec, calibration, held_out, announce):
     from ..quantize.checkpoint import quantize_checkpoint
 
     options = {name: getattr(spec, name) for name in _SEARCHES} if spec.method == "awq" else {}
+    if spec.producer == "autoawq":
+        from ..quantize.autoawq import interpreter_facts
+        from ..quantize.producers import find_interpreter
+
+        # before a text is tokenized
+        interpreter_facts(find_interpreter(spec.producer_python))
+        del options["compensate"]
     tokenizer = load_tokenizer(spec.model_path) if calibration or held_out else None
     if spec.pairs.source:
         options |= _options_of_pairs(spec, calibration, held_out, tokenizer, announce)
@@ -267,6 +285,8 @@ def _quantize(spec, calibration, held_out, announce):
         leave_unquantized=spec.leave_unquantized,
         max_bytes=spec.max_bytes,
         to=spec.to,
+        producer=spec.producer,
+        producer_python=spec.producer_python,
         overwrite=True,
         progress=lambda done, total, name: announce(f"quantize: {name} ({done} of {total})"),
         **options,
@@ -275,6 +295,6 @@ def _quantize(spec, calibration, held_out, announce):
         announce(f"quantize: {text}")
     names = (
         *("method", "bits", "group_size", "quantized_modules", "unquantized_modules", "starved_experts", "tokens_per_expert"),
-        *("perplexity", "warnings", "source_bytes"),
+        *("perplexity", "warnings", "source_bytes", "producer"),
     )
     return {name: report.get(name) for name in (*names, "bytes")}

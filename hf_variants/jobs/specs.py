@@ -86,7 +86,8 @@ class QuantizeSpec:
     to: Literal["variants", "native"] = key(
         "native: in the class and names of the native family, for serving engines", "variants"
     )
-    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq is archived and refused, with the way around", "own")
+    producer: Literal["own", "autoawq"] = key("who quantizes; autoawq: AutoAWQ, in the interpreter producer_python", "own")
+    producer_python: str | None = key("producer autoawq: python of the environment that has AutoAWQ (docs/quantize.md)", None)
     calibration: str | None = key("text, folder or dataset to calibrate on, instead of data's training part", None)
     data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
     pairs: PairsSpec = key("encoder-decoders, instead of calibration and data: pairs of texts", factory=PairsSpec)

@@ -11,6 +11,7 @@ from .batches import fingerprint_tensors, sees_images
 from .checks import check_predicts_next, refuse_quantized_config
 from .formats import METHOD_WIDTHS, width_of
 from .memory import give_back
+from .producers import check_producer
 from .sensitivity import dense_within, size_of
 from .stacks import check_stacks, main_config, stacks_of
 from .store import LayerStore, fingerprint_of_weights
@@ -34,6 +35,8 @@ def quantize_checkpoint(
     leave_unquantized=(),
     max_bytes=None,
     to="variants",
+    producer="own",
+    producer_python=None,
     tokenizer=None,
     overwrite=False,
     dtype=None,
@@ -42,7 +45,7 @@ def quantize_checkpoint(
 ):
     """Quantise the checkpoint in `src` and write it to `dst`, complete and verified, or not at all.
 
-    An interrupted call with the same arguments continues with the layer it had reached.
+    An interrupted call with the same arguments continues with the layer it had reached (not so AutoAWQ's).
 
     Args:
         src: folder or hub id of a variants checkpoint, or of a native one that `hf_variants.convert` knows.
@@ -56,6 +59,8 @@ def quantize_checkpoint(
         max_bytes: the size that the weights may have; what room is left beyond all in 4 bits goes to the Linears with the
             largest measured error per byte, which stay dense. This quantises twice. None leaves none dense.
         to: `variants`, or `native`: the class and the names of the native family, as serving engines read them.
+        producer: `own`, or `autoawq`: AutoAWQ searches and codes, in the interpreter `producer_python` that has it; what it
+            writes is brought in, measured and checked as our own work is. Reads `group_size`, `clip` and `calibration_length`.
         tokenizer: written along; None takes the one in `src`, if there is one.
         overwrite: whether a folder in the way is replaced.
         awq_options: `clip`, `compensate`, `calibration_length`, `batch_size`, `min_expert_tokens` of `quantize_awq`.
@@ -65,8 +70,11 @@ def quantize_checkpoint(
 
     Raises:
         ValueError: for bad settings, shapes, tokens or weights, before or during the work; `dst` does not exist then.
+        RuntimeError: where what was written does not load as what was quantised, or AutoAWQ fails; nor then.
     """
     check_arguments(method, bits, group_size, to, calibration, awq_options, max_bytes)
+    asked = {"symmetric": symmetric, "leave_unquantized": leave_unquantized, "max_bytes": max_bytes, "options": awq_options}
+    check_producer(producer, producer_python, method=method, group_size=group_size, **asked)
     bits, group_size = width_of(method, bits, group_size)
     check_target(dst, overwrite)
     model = load_full_precision(src)
@@ -76,14 +84,19 @@ def quantize_checkpoint(
         from .native_export import check_native
 
         check_native(model)
+    facts = {"source": str(src)}
+    if Path(src).is_dir():
+        facts["source_bytes"] = weight_bytes(src)
+    if producer == "autoawq":
+        result, told = _by_autoawq(
+            model, calibration, dst, producer_python, group_size, eval_ids, progress, dtype, awq_options
+        )
+        return _save(result, dst, to, tokenizer or _tokenizer_of(src), overwrite, facts | told)
     options = {"bits": bits, "group_size": group_size, "leave_unquantized": list(leave_unquantized)}
     if method != "int8":
         options["symmetric"] = symmetric
     check_disk(model, dst, bits)
     run = _Runner(model, dst, method, calibration, eval_ids, {**options, "dtype": dtype}, awq_options, progress)
-    facts = {"source": str(src)}
-    if Path(src).is_dir():
-        facts["source_bytes"] = weight_bytes(src)
     result = run(release=max_bytes is None)
     if max_bytes is not None:
         kept, facts["budget"] = dense_within(result, max_bytes)
@@ -91,13 +104,26 @@ def quantize_checkpoint(
             run.stores[0].remove()
             result = run([*leave_unquantized, *kept], release=True)
             facts["budget"]["bytes_expected"] = size_of(result)
-    save = save_quantized
-    if to == "native":
-        from .native_export import save_native as save
-    report = save(result, dst, tokenizer=tokenizer or _tokenizer_of(src), overwrite=overwrite, facts=facts)
+    report = _save(result, dst, to, tokenizer or _tokenizer_of(src), overwrite, facts)
     for store in run.stores:
         store.remove()
     return report
+
+
+def _by_autoawq(model, calibration, dst, python, group_size, eval_ids, progress, dtype, options):
+    from .autoawq import quantize_by_autoawq
+
+    # the source in float32, what AutoAWQ makes of it, and the result
+    check_disk(model, dst, beside=6)
+    measured = {"eval_ids": eval_ids, "progress": progress, "dtype": dtype}
+    return quantize_by_autoawq(model, calibration, dst, python, group_size=group_size, **measured, **options)
+
+
+def _save(result, dst, to, tokenizer, overwrite, facts):
+    save = save_quantized
+    if to == "native":
+        from .native_export import save_native as save
+    return save(result, dst, tokenizer=tokenizer, overwrite=overwrite, facts=facts)
 
 
 class _Runner:
@@ -140,15 +166,16 @@ def check_arguments(method, bits, group_size, to="variants", calibration=None, a
         )
 
 
-def check_disk(model, dst, bits=4):
-    """Raise ValueError when the disk of `dst` cannot hold what will be written: the layers kept on the way and the result."""
+def check_disk(model, dst, bits=4, beside=0):
+    """Raise ValueError when the disk of `dst` cannot hold what will be written: the layers kept on the way and the result, and
+    `beside` bytes for every weight."""
     directory = Path(dst).resolve().parent
     while not directory.exists():
         directory = directory.parent
     inside = sum(p.numel() for stack in stacks_of(model) for p in stack.layers(model).parameters())
     total = sum(p.numel() for p in model.parameters())
     # one bit per weight for scales in the layers, twice (on the way and in the result), 16 elsewhere
-    needed = int(2 * inside * (bits + 1.2) / 8 + 2 * (total - inside))
+    needed = int(2 * inside * (bits + 1.2) / 8 + 2 * (total - inside) + beside * total)
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise ValueError(

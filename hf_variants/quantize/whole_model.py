@@ -121,6 +121,20 @@ def quantize_int8(
     return run.finish(eval_ids, store, release, progress)
 
 
+def adopt_layers(model, layers, *, group_size, calibration, eval_ids=None, dtype=None, progress=None):
+    """The `QuantizedModel` of layers that another producer coded by AWQ.
+
+    Args:
+        model: a VariantsFor... model in full precision; its layers are let go one by one.
+        layers: `ImportedLayers`.
+        calibration: numbers for the report. eval_ids, dtype, progress: as in `quantize_awq`.
+    """
+    run = _Run(model, "awq", Settings(group_size=group_size), (), dtype, eval_ids)
+    layers.check(run.linears)
+    run.report.calibration = calibration
+    return run.finish(eval_ids, layers, True, progress)
+
+
 class _Run:
     """One model being quantised: the shell that gathers the packed layers, the streams, the report."""
 

@@ -244,7 +244,7 @@ def test_quantize_takes_its_source_and_target_as_plain_words(monkeypatch, capsys
         (["--bits", "3"], "bits=3 cannot be written"),
         (["--group-size", "48"], "group_size=48 is not supported"),
         ([], "needs text to calibrate on"),
-        (["--producer", "autoawq"], "producer='autoawq' cannot run here: autoawq, which its authors archived"),
+        (["--producer", "autoawq"], "producer='autoawq' runs in an interpreter of its own, since AutoAWQ is archived"),
         (["--method", "rtn", "--max-bytes", "10"], "max_bytes needs errors measured on calibration tokens"),
         (["--method", "rtn", "--calibration", "a.txt"], "calibration mean nothing to method='rtn'"),
         (["--method", "int8", "--calibration-rows", "8", "--clip", "false"], "clip and calibration_rows mean nothing"),
