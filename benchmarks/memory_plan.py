@@ -1,8 +1,10 @@
-"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured, of eight small models.
+"""`python -m benchmarks.memory_plan [CASE ...]`: peaks that `plan_memory` predicts beside measured, of eight small models
+in fp32, and of two of them with weights in bf16 and under autocast.
 
 Each case is trained for two steps of AdamW (fused, as Trainer's default) on random tokens in a process of its own, with and
 without activation checkpointing; what is read is the kernel's high-water mark of resident memory, less what the process held
-after two steps of a tiny model of the same toggles, which load the kernels (`benchmarks/peak.py` says how).
+after two steps of a tiny model of the same toggles, which load the kernels (`benchmarks/peak.py` says how). Half precision is
+multiplied by kernels that oneDNN compiles for each shape and keeps, up to a thousand of them; here few are kept.
 
 Notable here: the prediction knows the config and the batch alone; nothing is fitted to these cases.
 """
@@ -76,6 +78,12 @@ SEES = {
 IMAGES = 4
 # tokens that the encoder of a case reads
 READ = {"encoder-decoder": 1024}
+# cases that differ from another one in precision alone -> that one, and a dtype of `plan_memory`
+IN_HALF = {
+    f"{name}, {words}": (name, dtype)
+    for name in ("gqa", "experts")
+    for words, dtype in (("bf16 weights", "bfloat16"), ("autocast", "mixed"))
+}
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
 
 
@@ -98,13 +106,14 @@ def predicted(name, checkpointing):
     """Bytes of the peak by `plan_memory`."""
     from hf_variants.analysis import plan_memory
 
+    name, dtype = IN_HALF.get(name, (name, "float32"))
     _, _, rows, length = CASES[name]
     options = {
         "length": length,
         "encoder_length": READ.get(name),
         **({"images": IMAGES, "trains": SEES[name][1]} if name in SEES else {}),
         "rows": rows,
-        "dtype": "float32",
+        "dtype": dtype,
         "device": "cpu",
         "checkpointing": checkpointing,
     }
@@ -121,14 +130,16 @@ def model_of(config):
     return (VariantsForCausalLM if config.is_causal else VariantsForMaskedLM)(config)
 
 
-def train(config, rows, length, checkpointing, steps=2, read=None, trains=None):
+def train(config, rows, length, checkpointing, steps=2, read=None, trains=None, dtype="float32"):
     """Two steps of AdamW on random tokens; `read`: tokens of the encoder of an encoder-decoder; `trains`: parts of a model
-    with images that are trained.
+    with images that are trained; `dtype`: float32, bfloat16, or mixed (fp32 weights under bf16 autocast).
     """
     import torch
 
     torch.manual_seed(0)
     model = model_of(config).train()
+    if dtype == "bfloat16":
+        model.to(torch.bfloat16)
     if trains:
         from hf_variants.vision_language.phases import freeze
 
@@ -143,7 +154,10 @@ def train(config, rows, length, checkpointing, steps=2, read=None, trains=None):
         labels[:, : IMAGES * config.tokens_of_image()] = config.image_token_id
         inputs["pixel_values"] = torch.randn(rows * IMAGES, 3, TOWER["image_size"], TOWER["image_size"])
     for _ in range(steps):
-        model(**inputs).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "mixed"):
+            loss = model(**inputs).loss
+        loss.backward()
+        del loss
         optimizer.step()
         optimizer.zero_grad()
 
@@ -152,6 +166,7 @@ def measure(name):
     """Bytes of the measured peaks in this process: [without, with] checkpointing."""
     from benchmarks.peak import resident, settle
 
+    name, dtype = IN_HALF.get(name, (name, "float32"))
     _, _, rows, length = CASES[name]
     trains = SEES[name][1] if name in SEES else None
     small = {**SMALL, **({"layer_types": config_of(name).layer_types[:3]} if name == "windows" else {})}
@@ -159,10 +174,11 @@ def measure(name):
         small["moe_intermediate_size"] = 32
     peaks = []
     for checkpointing in (False, True):
-        train(config_of(name, **small), 1, length, checkpointing, read=READ.get(name), trains=trains)
+        options = {"read": READ.get(name), "trains": trains, "dtype": dtype}
+        train(config_of(name, **small), 1, length, checkpointing, **options)
         settle()
         empty = resident("VmRSS")
-        train(config_of(name), rows, length, checkpointing, read=READ.get(name), trains=trains)
+        train(config_of(name), rows, length, checkpointing, **options)
         peaks.append(resident("VmHWM") - empty)
     return peaks
 
@@ -170,6 +186,7 @@ def measure(name):
 def measured(name):
     """The same, from a process of its own."""
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    environment |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
     command = [sys.executable, "-m", "benchmarks.memory_plan", "--measure", name]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -183,7 +200,7 @@ def main(words):
         return
     print("| case | checkpointing | predicted MB | measured MB | predicted / measured | at its height |")
     print("|---|---|---|---|---|---|")
-    for name in words or CASES:
+    for name in words or (*CASES, *IN_HALF):
         for checkpointing, peak in zip((False, True), measured(name), strict=True):
             plan = predicted(name, checkpointing)
             cells = (name, "yes" if checkpointing else "no", f"{plan['bytes'] / 1e6:.0f}", f"{peak / 1e6:.0f}")

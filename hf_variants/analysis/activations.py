@@ -15,7 +15,7 @@ from ..modeling.layer_plan import cross_plan
 from ..modeling.parallel_plans import splits_experts
 from ..modeling.vocabulary import LEARNED
 from .attention_memory import attention_memory
-from .memory_batch import norm_statistics
+from .memory_batch import groups_experts, norm_input_bytes, norm_statistics
 
 # Tensors of the inner width that a plain network keeps: before the activation, inside it, after it.
 _ACTIVATION_TENSORS = {"relu": 1, "gelu_new": 5, "gelu_fast": 8, "quick_gelu": 3, "xielu": 5.25}
@@ -83,7 +83,7 @@ def _across(config, plan, batch, states):
     kept, work = attention_memory(config, across, batch, states)
     inputs, branches, norms, readers = _CROSS_STREAM[plan.topology]
     wide, read = config.hidden_size * batch.tokens, plan.cross_width * states.tokens
-    kept += (inputs * batch.stream_bytes + branches * batch.product_bytes) * wide + norm_statistics(config, batch, norms)
+    kept += _normed(config, batch, inputs, branches) * wide + norm_statistics(config, batch, norms)
     if batch.casts:
         of_states = 1 if config.attention_type == "mla" else 2
         kept += of_states * read * batch.product_bytes
@@ -98,16 +98,31 @@ def _stream(config, plan, batch):
     inputs, branches, norms, readers = _STREAM[plan.topology]
     without_first = plan.index == 0 and not config.first_attention_norm
     wide = config.hidden_size * batch.tokens
-    kept = ((inputs - without_first) * batch.stream_bytes + branches * batch.product_bytes) * wide
+    kept = _normed(config, batch, inputs - without_first, branches) * wide
     kept += norm_statistics(config, batch, norms - without_first)
+    weighed = plan.mlp == "sparse" and config.apply_router_weight_on_input
     if batch.frozen:
         # what a frozen product reads is not kept, but for the gate and up that are made again from it
-        readers = 1 if _recomputes(config, plan) else 0
+        readers = int(_recomputes(config, plan))
+        # and what the weights of the experts multiply is
+        kept += wide * batch.stream_bytes if weighed and (batch.casts or not readers) else 0
     elif batch.casts:
         # each projection casts what it reads for itself; the lean feed-forward and the router do so once each
-        readers = _attention_readers(config) + 1 + (plan.mlp == "sparse")
+        readers = _attention_readers(config) + 1
+        if plan.mlp == "sparse":
+            readers += bool(config.num_shared_experts) + config.shared_expert_gate
+            kept += weighed * wide * batch.stream_bytes
+    elif plan.mlp == "sparse" and batch.dtype == "bfloat16" and readers > 1 and not (weighed or config.num_shared_experts):
+        # the router keeps a copy in fp32, the routed experts the rows that each of them reads
+        readers -= 1
     kept += readers * wide * batch.product_bytes
     return kept + ((config.hidden_dropout > 0) + _attention_dropped(config)) * wide * batch.stream_bytes
+
+
+def _normed(config, batch, inputs, branches):
+    """Bytes per channel that norms keep of `inputs` from the stream and of `branches`' outputs."""
+    stream, branch = (norm_input_bytes(config, batch, size) for size in (batch.stream_bytes, batch.product_bytes))
+    return inputs * stream + branches * branch
 
 
 def _recomputes(config, plan):
@@ -152,14 +167,18 @@ def dense_memory(config, plan, batch):
 
 
 def _sparse(config, plan, batch):
-    tokens, size, experts, chosen = batch.tokens, batch.product_bytes, config.num_experts, config.num_experts_per_tok
+    tokens, experts, chosen = batch.tokens, config.num_experts, config.num_experts_per_tok
+    grouped = groups_experts(config, batch.weight_bytes)
+    size = batch.weight_bytes if grouped else batch.product_bytes
     split = batch.tensor_parallel if splits_experts(config) and batch.expert_parallel == 1 else 1
     pairs = chosen * tokens / batch.expert_parallel
     inner, wide = pairs * plan.intermediate_size / split * size, pairs * config.hidden_size * size
-    # scores in fp32, indices of 8 bytes of the choice and of sorting, weights
-    router = 4 * tokens * (experts + 2 * chosen + 1) + 8 * 4 * pairs
+    # scores and weights in fp32 or as autocast makes them, indices of 8 bytes of the choice and of sorting
+    router = (2 if batch.casts else 4) * tokens * (experts + 2 * chosen + 1) + 8 * 4 * pairs
     if batch.dtype == "bfloat16":
-        router += 4 * tokens * config.hidden_size
+        # what it reads, and its weight, in fp32
+        router += 0 if batch.frozen else 4 * tokens * config.hidden_size
+        router += 0 if config.router_weight_in_fp32 else 4 * experts * config.hidden_size
     if config.router_balance == "aux_loss" or config.router_z_loss_coef:
         router += tokens * (4 * experts + 8 * chosen + 4)
     read = 0 if batch.frozen else 1
@@ -172,7 +191,7 @@ def _sparse(config, plan, batch):
     if config.n_group > 1:
         per_group = 17 if config.router_scoring == "sigmoid" else 9
         router += tokens * (8 * config.topk_group + per_group * config.n_group)
-    if config.hidden_size * size % 16 or plan.intermediate_size * size % 16:
+    if not grouped:
         # such rows go through the experts one by one, and their weighted outputs are kept as well
         router += 4 * pairs * config.hidden_size
     # what each expert reads, and what its weight multiplies: its output, or the input that the router keeps already
@@ -183,7 +202,7 @@ def _sparse(config, plan, batch):
         shared, shared_work = _network(config, width, batch)
         kept, work = kept + shared, max(work, shared_work)
         if config.shared_expert_gate:
-            kept += (config.hidden_size + 1) * tokens * size
+            kept += (config.hidden_size + 1) * tokens * batch.product_bytes
     if config.expert_output_norm:
         kept += config.hidden_size * tokens * batch.stream_bytes + norm_statistics(config, batch, 1)
     return kept, work
@@ -198,7 +217,7 @@ def outer_memory(config, batch, headless=False):
     before = 8 * tokens
     before += sum(2 * tokens * config.rotary_dim_of(key) * stream for key in config.rope_keys)
     if config.embedding_norm:
-        before += config.table_width * tokens * stream + norm_statistics(config, batch, 1)
+        before += config.table_width * tokens * norm_input_bytes(config, batch, stream) + norm_statistics(config, batch, 1)
     if config.embedding_size != config.hidden_size and not batch.frozen:
         before += config.embedding_size * tokens * size
     if config.embedding_dropout > 0:
@@ -207,7 +226,7 @@ def outer_memory(config, batch, headless=False):
     if learned or config.type_vocab_size:
         before += 8 * tokens * (learned + (config.type_vocab_size > 0))
     wide = config.hidden_size * tokens
-    norm = wide * stream + norm_statistics(config, batch, 1) if config.final_norm else 0
+    norm = wide * norm_input_bytes(config, batch, stream) + norm_statistics(config, batch, 1) if config.final_norm else 0
     if headless:
         return before, wide * stream + norm
     # the labels, the input of the last norm, what the head reads

@@ -23,7 +23,9 @@ def _grouped(config, plan, batch, states, across):
     query, key = heads * width * tokens, kv_heads * width * states.tokens
     kept = _qk_norm(config, plan, batch, states, query, key, heads, kv_heads)
     if config.clip_qkv is not None:
-        kept += (query + 2 * key) * size
+        # behind a norm over all channels, whose gain under autocast makes fp32 of them
+        normed = batch.stream_bytes if plan.qk_norm == "full" else size
+        kept += (query + key) * normed + key * size
     kernel, copied = _kernel(config, plan, batch, heads, query, key, key, query, across)
     if config.attention_dropout > 0 and not _has_terms(config, across):
         # no fused CPU kernel drops: weights, mask and what it leaves of all pairs are kept, and a key for every query
@@ -40,18 +42,22 @@ def _qk_norm(config, plan, batch, states, query, key, heads, kv_heads):
     kind = plan.qk_norm
     if kind == "none":
         return 0
-    # a gain of its own for each head multiplies what was normed without one
+    # a gain of its own for each head multiplies what was normed without one, all of it in fp32
     times = 2 if kind == "per_head" and not batch.frozen else 1
+    size = 4 if kind == "per_head" else batch.product_bytes
+    if config.qk_norm_after_rope and plan.rope_key is not None:
+        size = max(size, batch.stream_bytes)  # turning makes fp32 of them under autocast
     groups = {"head": (heads, kv_heads), "full": (1, 1)}.get(kind, (0, 0))
     stats = sum(norm_statistics(config, side, 1, n) for side, n in zip((batch, states), groups, strict=True))
-    return times * (query + key) * batch.product_bytes + stats
+    return times * (query + key) * size + stats
 
 
 def _norms_copy(config, plan, batch):
     """Whether the last norm of the heads puts them head by head, so that the output of attention is copied once more."""
     if plan.qk_norm != "head":
         return False
-    fused = batch.dtype == "float32" and config.norm_affine and not config.norm_unit_offset and not config.norm_weight_in_fp32
+    in_fp32 = batch.product_bytes == 4 or batch.casts and config.qk_norm_after_rope and plan.rope_key is not None
+    fused = in_fp32 and config.norm_affine and not config.norm_unit_offset and not config.norm_weight_in_fp32
     return fused or config.norm_type == "layernorm"
 
 
@@ -130,23 +136,31 @@ def _latent(config, plan, batch, states, across):
     kept = (both * rank + rope) * read * size + norm_statistics(config, states, 1)
     if config.q_lora_rank is not None:
         kept += both * config.q_lora_rank * tokens * size + norm_statistics(config, batch, 1)
-    weighs = False
+    learned = False
     if plan.qk_norm != "none":
-        # queries before their norm, keys expanded for their norm and before it multiplies them
-        weighs = plan.qk_norm == "head" and config.norm_affine
-        learned = weighs and not batch.frozen
-        kept += (query + expanded * (1 + learned) + key + (rank + 2 * heads) * read) * size
-    # a narrower value is padded to the width of the keys; another one stays a part of what was expanded
+        # queries before their norm, keys expanded for their norm and, where its gain learns, before that multiplies them
+        learned = plan.qk_norm == "head" and config.norm_affine and not batch.frozen
+        kept += (query + learned * expanded) * size + _key_norm(config, batch, heads, key, expanded, read)
+    # a narrower value is padded to the width of the keys; another one stays a part of what was expanded, and keeps that
     fused = not _has_terms(config, across)
     if fused and value > nope + rope:
         # torch's fused CPU kernel does not take values that are wider than keys: the weights of all pairs are kept
         kept += (query + key + output) * size + 4 * heads * tokens * states.length
     else:
         pads = fused and value < nope + rope
-        widths = (query, key, key, query) if pads else (query, key, 0 if weighs else expanded, output)
+        widths = (query, key, key, query) if pads else (query, key, 0 if learned else expanded, output)
         kept += _kernel(config, plan, batch, heads, *widths, across, padded=pads)[0]
     kept += _output(config, batch, heads, output, True)
     return kept, (2 * query + 2 * key + 2 * expanded) * size
+
+
+def _key_norm(config, batch, heads, key, expanded, read):
+    """What the norm of expanded keys keeps: those in fp32, what it puts behind the latents, and keys before it scales them."""
+    wide = expanded * 4 if batch.product_bytes == 4 else 4 * (heads * config.qk_nope_head_dim + config.qk_rope_head_dim) * read
+    # autocast copies the latents for either expansion, and the turned part makes fp32 of keys
+    again = config.kv_lora_rank * read * batch.product_bytes if batch.casts and not batch.frozen else 0
+    behind = (config.kv_lora_rank + heads) * read * batch.stream_bytes
+    return wide + again + behind + 4 * heads * read + key * batch.stream_bytes
 
 
 ATTENTION_MEMORY = {"gqa": _grouped, "mla": _latent}

@@ -82,7 +82,7 @@ class Layout:
         """bf16 copies that autocast makes of the matrices, and that the backward pass reads; FSDP gathers bf16 instead."""
         if not self.casts or self.sharding == "fsdp":
             return 0
-        return self.of_unit(unit, lambda share: share.products * self.product, False)
+        return self.of_unit(unit, lambda share: share.cast * share.products * self.product, False)
 
     def reduces(self):
         """Whether gradients are divided as soon as a layer has them."""

@@ -63,7 +63,8 @@ def _seeing_stacks(config, settings):
     side = image_side(config, rows * images, settings, trains)
     frozen = "text" not in trains
     seen = settings["dtype"], tensor, expert if expert == tensor else 1
-    batch = Batch(rows, settings["length"], *seen, frozen=frozen, masked=config.image_attention != "causal" and bool(images))
+    masked, gathered = config.image_attention != "causal" and bool(images), settings["sharding"] == "fsdp"
+    batch = Batch(rows, settings["length"], *seen, frozen=frozen, masked=masked, gathered=gathered)
     gated = config.bridge == "gated_cross_attention"
     chosen = config.cross_attention_layers or []
     # cross-attentions stay whole under tensor parallelism, and learn with the bridge
@@ -113,10 +114,9 @@ def _stream(config, batch):
 def _stacks(config, settings, layout):
     """The `Stack`s of a model, in the order of the forward pass; of a decoder that reads another model's states, it alone."""
     tensor, expert = settings["tensor_parallel"], settings["expert_parallel"]
-    shared = (settings["dtype"], tensor, expert if expert == tensor else 1)
-    batch, states = (
-        Batch(settings["rows"], settings[name], *shared) if settings[name] else None for name in ("length", "encoder_length")
-    )
+    shared, gathered = (settings["dtype"], tensor, expert if expert == tensor else 1), settings["sharding"] == "fsdp"
+    lengths = (settings["length"], settings["encoder_length"])
+    batch, states = (Batch(settings["rows"], length, *shared, gathered=gathered) if length else None for length in lengths)
     found = []
     for stack, units in zip(config.stacks, layout.stacks, strict=True):
         last = stack is config.stacks[-1]

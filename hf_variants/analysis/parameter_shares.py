@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..modeling.parallel_plans import splits_attention, splits_experts
 from .counts import layer_sizes, lm_head_size, outer_sizes
+from .memory_batch import groups_experts
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Share:
         table: whether it is an embedding, which 8-bit optimizers leave in fp32; `small`: tensors too small for them.
         hidden_matrix: whether Muon takes it. largest: numbers of its largest matrix, of the whole model.
         frozen: whether it has neither gradient nor optimizer states.
+        cast: whether autocast copies its matrix.
     """
 
     part: str
@@ -33,6 +35,7 @@ class Share:
     hidden_matrix: bool = False
     largest: int = 0
     frozen: bool = False
+    cast: bool = True
 
 
 def _shares(part, size, divisor=1, matrix_divisor=None, **kind):
@@ -59,8 +62,10 @@ def layer_shares(config, plan, tensor_parallel=1, expert_parallel=1):
         found += _shares("mlp", sizes["dense_mlp"], 1, tensor_parallel, **inner)
     else:
         channels = tensor_parallel if splits_experts(config) and expert_parallel == 1 else 1
+        # with weights of 4 bytes, since FSDP's gathered ones are never copied
+        routed = {"routed": True, "cast": not groups_experts(config, 4)}
         found += _shares("mlp", sizes["router"])
-        found += _shares("mlp", sizes["experts"], expert_parallel, expert_parallel * channels, routed=True)
+        found += _shares("mlp", sizes["experts"], expert_parallel, expert_parallel * channels, **routed)
         if config.num_shared_experts:
             inner["largest"] = config.hidden_size * config.shared_expert_intermediate_size
             found += _shares("mlp", sizes["shared_experts"], 1, tensor_parallel, **inner)

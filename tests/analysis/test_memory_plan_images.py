@@ -87,10 +87,7 @@ def test_what_is_counted_is_what_autograd_keeps(name):
     assert counted(model.config, 2, 2, 40, trains) == pytest.approx(kept, rel=0.02)
 
 
-FROZEN = [name for name in TOGGLES if name not in ("mla_alternating", "moe_weighted_inputs_bias")]
-
-
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", TOGGLES)
 def test_frozen_text_keeps_what_gradients_pass_through(name):
     config = tiny(name)
     model, held = VariantsForCausalLM(config).train().requires_grad_(False), {}
