@@ -4,13 +4,16 @@ Notable here: what is wrong whatever the model is, is said before a text or a we
 share a document.
 """
 
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from ..seq2seq.specs import PairsSpec
 from ..training.bounds import check_numbers
 from ..training.documents import documents_fingerprint, documents_of, train_and_eval_documents
+from ..training.errors import RunStopped
 from ..training.processes import print_once, refuse_several_processes
+from ..training.saves import is_write_error
 from ..training.specs import DataSpec
 from ..training.stages import STAGE_FILE, run_stage, stage_fingerprint
 from ..training.tokenizer import load_tokenizer
@@ -190,6 +193,9 @@ def pair_batches(records, tokenizer, config, spec, rows):
 
 def _check_output(spec):
     """Refuse a directory with files that no quantization wrote, since the checkpoint replaces the directory whole."""
+    from ..quantize.writer import refuse_source_as_target
+
+    refuse_source_as_target(spec.model_path, spec.output_dir)
     directory = Path(spec.output_dir)
     if directory.is_file():
         raise ValueError(f"output_dir={spec.output_dir!r} is a file; name a folder")
@@ -258,6 +264,26 @@ def _options_of_pairs(spec, calibration, held_out, tokenizer, announce):
     return options
 
 
+@contextmanager
+def _failing_in_words(spec):
+    """Turn a full disk and a failed producer into a `RunStopped`, which is told without a traceback."""
+    from ..quantize.producers import ProducerFailed
+
+    try:
+        yield
+    except ProducerFailed as error:
+        raise RunStopped(str(error)) from error
+    except Exception as error:
+        # a RuntimeError of our own says that what was written is not what was quantized
+        if not is_write_error(error) or type(error) is RuntimeError:
+            raise
+        reason = " ".join(str(error).split())
+        kept = "" if spec.producer == "autoawq" else "finished layers are kept beside it; "
+        raise RunStopped(
+            f"output_dir={spec.output_dir!r} could not be written ({reason}); {kept}make room and run the same command again"
+        ) from error
+
+
 def _quantize(spec, calibration, held_out, announce):
     from ..quantize.checkpoint import quantize_checkpoint
 
@@ -275,22 +301,23 @@ def _quantize(spec, calibration, held_out, announce):
     else:
         options |= _options_of_documents(spec, calibration, held_out, tokenizer, announce)
     # The stage made the directory to claim it, or a killed run left it; `_check_output` kept foreign ones out.
-    report = quantize_checkpoint(
-        spec.model_path,
-        spec.output_dir,
-        method=spec.method,
-        bits=spec.bits,
-        group_size=spec.group_size,
-        symmetric=spec.symmetric,
-        leave_unquantized=spec.leave_unquantized,
-        max_bytes=spec.max_bytes,
-        to=spec.to,
-        producer=spec.producer,
-        producer_python=spec.producer_python,
-        overwrite=True,
-        progress=lambda done, total, name: announce(f"quantize: {name} ({done} of {total})"),
-        **options,
-    )
+    with _failing_in_words(spec):
+        report = quantize_checkpoint(
+            spec.model_path,
+            spec.output_dir,
+            method=spec.method,
+            bits=spec.bits,
+            group_size=spec.group_size,
+            symmetric=spec.symmetric,
+            leave_unquantized=spec.leave_unquantized,
+            max_bytes=spec.max_bytes,
+            to=spec.to,
+            producer=spec.producer,
+            producer_python=spec.producer_python,
+            overwrite=True,
+            progress=lambda done, total, name: announce(f"quantize: {name} ({done} of {total})"),
+            **options,
+        )
     for text in report["warnings"]:
         announce(f"quantize: {text}")
     names = (

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from .batches import is_batches, probe_batch, sees_images
-from .calibration import DEFAULT_LENGTH, pack_calibration
+from .calibration import DEFAULT_LENGTH, check_enough, pack_calibration
 from .checks import check_shapes
 from .formats import FORMATS
 from .imported_layers import ImportedLayers
 from .layerwise import build_layer, open_stream, outputs_of, shell_of
-from .producers import INSTALL, find_interpreter
+from .producers import INSTALL, ProducerFailed, find_interpreter
 from .stacks import has_experts, stacks_of
 from .store import leftovers
 from .whole_model import adopt_layers
@@ -61,8 +61,8 @@ def quantize_by_autoawq(
 
     Raises:
         ValueError: for an interpreter without AutoAWQ, or a model, shape or calibration that it cannot take.
-        RuntimeError: where its transformers reads the checkpoint otherwise, where it fails (with the end of what it said), or
-            where what it wrote is not whole.
+        ProducerFailed: where its transformers reads the checkpoint otherwise, where it fails (with the end of what it said),
+            or where what it wrote is not whole.
     """
     facts = interpreter_facts(find_interpreter(python))
     native = _native_of(model, facts)
@@ -142,6 +142,7 @@ def _calibration(model, given, length):
         raise ValueError("producer='autoawq' is calibrated on token ids, not on batches; give token ids")
     length = min(length or DEFAULT_LENGTH, model.config.max_position_embeddings)
     windows, dropped = pack_calibration(given, length, model.config.vocab_size)
+    check_enough(windows.numel() + dropped, "calibration")
     rows, length = windows.shape
     return windows, {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
 
@@ -206,7 +207,7 @@ def _compare(folder, expected, facts):
     same_shape = logits.shape == expected.shape
     difference = float((logits - expected).abs().max()) if same_shape else float("inf")
     if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
-        raise RuntimeError(
+        raise ProducerFailed(
             f"transformers {facts['transformers']} beside AutoAWQ reads this checkpoint otherwise: max |difference| of logits "
             f"= {difference}; use producer='own'"
         )
@@ -234,7 +235,7 @@ def _run(python, folder, loaded, progress):
     if code != 0 or reached != "written":
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         said = _end_of((folder / "said.txt").read_text(encoding="utf-8", errors="replace"))
-        raise RuntimeError(f"AutoAWQ {how} after {reached or 'nothing'}; it said: {said}")
+        raise ProducerFailed(f"AutoAWQ {how} after {reached or 'nothing'}; it said: {said}")
 
 
 def _entry_of(line):
@@ -242,7 +243,7 @@ def _entry_of(line):
         entry = json.loads(line)
         return {**entry, "event": entry["event"]}
     except (ValueError, TypeError, KeyError) as error:
-        raise RuntimeError(
+        raise ProducerFailed(
             f"the interpreter of AutoAWQ put out what is no line of its account: {line.strip()[:200]!r}"
         ) from error
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .calibration import DEFAULT_LENGTH, pack_calibration
+from .calibration import DEFAULT_LENGTH, check_enough, pack_calibration
 from .stacks import main_config
 
 _OF_ROWS = ("input_ids", "labels", "token_type_ids", "attention_mask")
@@ -49,14 +49,19 @@ def calibration_batches(model, given, length=None, size=None, name="calibration_
             )
         batches = read_batches(model, given, name)
         counts = {f"{part}tokens": sum(b[f"{part}input_ids"].numel() for b in batches) for part in _parts(model.config)}
+        for part, count in counts.items():
+            check_enough(count, f"{name}, their {part.replace('_', ' ')}," if part != "tokens" else name)
         images = sum(len(b["pixel_values"]) for b in batches if "pixel_values" in b)
         rows = {"rows": sum(len(b["input_ids"]) for b in batches)}
         return batches, {**rows, **counts, **({"images": images} if images else {})}
     _refuse_ids(model.config, name)
+    if size is not None and size < 1:
+        raise ValueError(f"batch_size={size} must be at least 1")
     config = main_config(model.config)
     length = min(DEFAULT_LENGTH if length is None else length, config.max_position_embeddings)
     windows, dropped = pack_calibration(given, length, config.vocab_size)
     rows, length = windows.shape
+    check_enough(windows.numel() + dropped, name)
     numbers = {"windows": rows, "window_tokens": length, "tokens": rows * length, "dropped_tokens": dropped}
     return [{"input_ids": ids} for ids in windows.to(model.device).split(DEFAULT_BATCH if size is None else size)], numbers
 

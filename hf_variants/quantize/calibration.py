@@ -3,6 +3,8 @@
 import torch
 
 DEFAULT_LENGTH = 512
+# Fewer say nothing of which channels are large: scales and codes would be fitted to the sample.
+LEAST_TOKENS = 32
 
 
 def pack_calibration(ids, length=DEFAULT_LENGTH, vocab_size=None):
@@ -35,6 +37,19 @@ def pack_calibration(ids, length=DEFAULT_LENGTH, vocab_size=None):
 
 def _flatten(ids):
     if isinstance(ids, torch.Tensor):
+        if ids.is_floating_point():
+            raise ValueError(f"calibration_ids is of {ids.dtype}, which are no token ids; give integers")
         return ids.reshape(-1).long()
+    if isinstance(ids, str) or any(isinstance(part, str) for part in ids):
+        raise ValueError("calibration_ids holds text; give token ids: tokenize it with this model's tokenizer")
     parts = [torch.as_tensor(part, dtype=torch.long).reshape(-1) for part in ids]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.long)
+
+
+def check_enough(tokens, name):
+    """Raise ValueError for so few tokens that nothing can be learnt from them."""
+    if tokens < LEAST_TOKENS:
+        raise ValueError(
+            f"{name} holds {tokens} tokens, too few to calibrate on: give at least {LEAST_TOKENS} (some thousands are usual), "
+            "or use method='rtn', which needs none"
+        )

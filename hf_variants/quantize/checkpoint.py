@@ -8,7 +8,7 @@ import torch
 
 from ..analysis.joined import refuse_several_stacks
 from .batches import fingerprint_tensors, sees_images
-from .checks import check_predicts_next, refuse_quantized_config
+from .checks import check_pattern_list, check_predicts_next, refuse_quantized_config
 from .formats import METHOD_WIDTHS, width_of
 from .memory import give_back
 from .producers import check_producer
@@ -16,7 +16,7 @@ from .sensitivity import dense_within, size_of
 from .stacks import check_stacks, main_config, stacks_of
 from .store import LayerStore, fingerprint_of_weights
 from .whole_model import quantize_awq, quantize_int8, quantize_rtn
-from .writer import check_target, save_quantized, weight_bytes
+from .writer import check_target, refuse_source_as_target, save_quantized, weight_bytes
 
 METHODS = tuple(METHOD_WIDTHS)
 TARGETS = ("variants", "native")
@@ -76,6 +76,8 @@ def quantize_checkpoint(
     asked = {"symmetric": symmetric, "leave_unquantized": leave_unquantized, "max_bytes": max_bytes, "options": awq_options}
     check_producer(producer, producer_python, method=method, group_size=group_size, **asked)
     bits, group_size = width_of(method, bits, group_size)
+    check_pattern_list(leave_unquantized)
+    refuse_source_as_target(src, dst)
     check_target(dst, overwrite)
     model = load_full_precision(src)
     check_predicts_next(main_config(model.config), eval_ids)

@@ -14,6 +14,7 @@ def resolve_names(patterns, names):
     Raises:
         ValueError: for a pattern that matches nothing, naming the nearest module.
     """
+    check_pattern_list(patterns)
     found = set()
     for pattern in patterns:
         matched = {name for name in names if fnmatch.fnmatchcase(name, pattern)}
@@ -51,6 +52,21 @@ def check_shapes(linears, group_size, form):
         f"these modules cannot be stored in the {form.name} format; "
         f"{advice}; or name them in leave_unquantized to keep them as they are: " + "; ".join(shown)
     )
+
+
+def check_pattern_list(patterns):
+    """Raise ValueError for a single string, whose letters would be taken for patterns."""
+    if isinstance(patterns, str):
+        raise ValueError(f"leave_unquantized={patterns!r} is a string; give a list of names or patterns: [{patterns!r}]")
+
+
+def check_some_left(linears, kept):
+    """Raise ValueError where nothing is left to quantise, which would be written as if it were."""
+    if not linears:
+        raise ValueError(
+            f"leave_unquantized (or room by max_bytes) leaves all {len(kept)} matrices dense, so nothing would be quantised; "
+            "leave fewer, or keep the checkpoint as it is"
+        )
 
 
 def check_finite_weights(model):

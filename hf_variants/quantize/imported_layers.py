@@ -14,6 +14,7 @@ from torch import nn
 from ..modeling.awq_linear import AwqLinear
 from ..modeling.group_codes import GroupCodes
 from .layer_quantization import LayerResult
+from .producers import ProducerFailed
 
 _PARTS = ("codes", "zeros", "scales")
 _TENSORS = ("qweight", "qzeros", "scales")
@@ -23,7 +24,7 @@ class ImportedLayers:
     """Finished layers that are read as a `LayerStore` is.
 
     Raises:
-        RuntimeError: for a folder of other settings, or one that is not whole; naming what is wrong.
+        ProducerFailed: for a folder of other settings, or one that is not whole; naming what is wrong.
     """
 
     def __init__(self, folder, model, native, group_size):
@@ -50,7 +51,7 @@ class ImportedLayers:
         zeros, scales = (part[:, ::group].contiguous() for part in (zeros, scales))
         found = GroupCodes(codes.round().to(torch.uint8), zeros.round().to(torch.uint8), scales.half(), group)
         if not torch.equal(found.dequantize(), self.state[name].float()):
-            raise RuntimeError(f"the codes that AutoAWQ wrote for {name} cannot be kept in this family's layout")
+            raise ProducerFailed(f"the codes that AutoAWQ wrote for {name} cannot be kept in this family's layout")
         return found
 
     def _check_the_rest(self, model):
@@ -58,12 +59,12 @@ class ImportedLayers:
         for name, tensor in model.state_dict().items():
             other = self.state.get(name)
             if other is not None and not name.startswith(prefix) and not torch.equal(tensor.float(), other.float()):
-                raise RuntimeError(f"AutoAWQ changed {name}, which lies outside of the layers")
+                raise ProducerFailed(f"AutoAWQ changed {name}, which lies outside of the layers")
 
     def check(self, linears):
-        """Raise RuntimeError where other Linears were coded than `linears` (full names)."""
+        """Raise ProducerFailed where other Linears were coded than `linears` (full names)."""
         if wrong := sorted(set(linears) ^ set(self.codes)):
-            raise RuntimeError(f"AutoAWQ left dense, or coded, other matrices than those of the layers: {wrong[:6]}")
+            raise ProducerFailed(f"AutoAWQ left dense, or coded, other matrices than those of the layers: {wrong[:6]}")
 
     def load(self, index, layer, name):
         """The `LayerResult` of the layer called `name`, whose weights go into the dense float32 `layer`."""
@@ -77,11 +78,11 @@ class ImportedLayers:
 def _check_settings(folder, group_size):
     file = Path(folder) / "config.json"
     if not file.is_file():
-        raise RuntimeError("AutoAWQ wrote no config.json")
+        raise ProducerFailed("AutoAWQ wrote no config.json")
     told = json.loads(file.read_text(encoding="utf-8")).get("quantization_config") or {}
     asked = {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": True, "version": "gemm"}
     if wrong := {name: told.get(name) for name, value in asked.items() if told.get(name) != value}:
-        raise RuntimeError(f"AutoAWQ wrote {wrong}, but asked for were { {name: asked[name] for name in wrong} }")
+        raise ProducerFailed(f"AutoAWQ wrote {wrong}, but asked for were { {name: asked[name] for name in wrong} }")
 
 
 def _tensors_of(folder, native, wanted, group_size):
@@ -94,7 +95,7 @@ def _tensors_of(folder, native, wanted, group_size):
         try:
             held.update(load_file(file))
         except SafetensorError as error:
-            raise RuntimeError(f"AutoAWQ's {file.name} cannot be read: {error}") from error
+            raise ProducerFailed(f"AutoAWQ's {file.name} cannot be read: {error}") from error
     packed = {name.removesuffix(".qweight") for name in held if name.endswith(".qweight")}
     given = {name for name in held if name.rpartition(".")[0] not in packed or name.endswith(".bias")}
     given |= {f"{name}.weight" for name in packed}
@@ -102,13 +103,13 @@ def _tensors_of(folder, native, wanted, group_size):
     absent += sorted(set(wanted) - given)
     if absent or (surplus := sorted(given - set(wanted))):
         what = f"lacks {absent[:6]}" if absent else f"holds {surplus[:6]}, which the native class has not"
-        raise RuntimeError(f"what AutoAWQ wrote is not whole: it {what}")
+        raise ProducerFailed(f"what AutoAWQ wrote is not whole: it {what}")
     codes = {name: _codes(name, native.get_submodule(name), held, group_size) for name in packed}
     dense = {name: codes[name[:-7]].dequantize() if name[:-7] in packed else held[name] for name in wanted}
     if wrong := [name for name, tensor in dense.items() if tensor.shape != wanted[name].shape]:
-        raise RuntimeError(f"what AutoAWQ wrote has other shapes than the native class: {wrong[:6]}")
+        raise ProducerFailed(f"what AutoAWQ wrote has other shapes than the native class: {wrong[:6]}")
     if odd := [name for name, tensor in dense.items() if not bool(torch.isfinite(tensor.float()).all())]:
-        raise RuntimeError(f"what AutoAWQ wrote is not finite: {odd[:6]}")
+        raise ProducerFailed(f"what AutoAWQ wrote is not finite: {odd[:6]}")
     return dense, codes
 
 
@@ -117,7 +118,7 @@ def _codes(name, linear, held, group_size):
     inputs, outputs = linear.in_features, linear.out_features
     shapes = [(inputs, outputs // 8), (inputs // group_size, outputs // 8), (inputs // group_size, outputs)]
     if not isinstance(linear, nn.Linear) or [tuple(t.shape) for t in (words, zeros, scales)] != shapes:
-        raise RuntimeError(f"what AutoAWQ wrote for {name} has other shapes than its Linear in groups of {group_size}")
+        raise ProducerFailed(f"what AutoAWQ wrote for {name} has other shapes than its Linear in groups of {group_size}")
     return AwqLinear.codes_of(words, zeros, scales.half(), group_size)
 
 

@@ -8,6 +8,11 @@ import os
 import shutil
 from pathlib import Path
 
+
+class ProducerFailed(RuntimeError):
+    """AutoAWQ failed, or wrote what cannot be read whole."""
+
+
 PRODUCERS = ("own", "autoawq")
 INSTALL = 'python3 -m venv autoawq-env && autoawq-env/bin/pip install torch "transformers==4.51.3" "autoawq==0.2.9"'
 # What AutoAWQ reads of the options of AWQ.

@@ -19,6 +19,7 @@ from .checks import (
     check_not_quantized,
     check_predicts_next,
     check_shapes,
+    check_some_left,
     resolve_names,
 )
 from .formats import width_of
@@ -150,6 +151,7 @@ class _Run:
         linears = [linear for name, layer in skeletons.items() for linear in quantizable_linears(name, layer)]
         self.kept = resolve_names(leave_unquantized, linears)
         self.linears = [name for name in linears if name not in self.kept]
+        check_some_left(self.linears, self.kept)
         shapes = {f"{name}.{part}": m for name, layer in skeletons.items() for part, m in layer.named_modules()}
         check_shapes({name: shapes[name] for name in self.linears}, settings.group_size, settings.format)
         check_finite_weights(model)

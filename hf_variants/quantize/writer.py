@@ -71,10 +71,22 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=
 def check_target(directory, overwrite):
     """Raise ValueError when `directory` cannot become the new folder."""
     directory = Path(directory)
+    if in_the_way := [str(parent) for parent in directory.parents if parent.is_file()]:
+        raise ValueError(f"output {str(directory)!r} would lie in {in_the_way[0]!r}, which is a file; name another folder")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"output {str(directory)!r} is a file; name a folder")
     if directory.is_dir() and any(directory.iterdir()) and not overwrite:
         raise ValueError(f"output folder {str(directory)!r} is not empty; name another one or pass overwrite=True")
+
+
+def refuse_source_as_target(source, directory):
+    """Raise ValueError where replacing the folder `directory` would remove the checkpoint in the folder `source`."""
+    source, target = Path(source).resolve(), Path(directory).resolve()
+    if source.is_dir() and target in (source, *source.parents):
+        raise ValueError(
+            f"output {str(directory)!r} is the source {str(source)!r} or holds it, and would replace the full precision by "
+            "the quantised weights; name another folder"
+        )
 
 
 def verify_checkpoint(directory, model_class, batch, expected):

@@ -91,8 +91,8 @@ def test_texts_of_any_length_are_packed_and_what_is_left_is_counted():
     texts = [draw_ids(1, n, seed=n)[0].tolist() for n in (3, 70, 1, 200)]
     result = quantize_awq(fitting(), texts, group_size=32, calibration_length=32)
     assert result.report.calibration == {"windows": 8, "window_tokens": 32, "tokens": 256, "dropped_tokens": 18}
-    short = quantize_awq(fitting(), [[5, 6, 7]], group_size=32)
-    assert short.report.calibration["tokens"] == 3
+    short = quantize_awq(fitting(), [draw_ids(1, 40)[0].tolist()], group_size=32)
+    assert short.report.calibration["tokens"] == 40
 
 
 def test_a_learned_table_limits_the_windows():
@@ -140,6 +140,9 @@ def test_leaving_one_projection_dense_still_smooths_its_siblings():
         ({"group_size": 48}, r"group_size=48 .* choose from"),
         ({"group_size": 0}, r"group_size=0 .* choose from"),
         ({"leave_unquantized": ["model.layers.0.self_attn.query"]}, "did you mean 'model.layers.0.self_attn"),
+        ({"leave_unquantized": "*.o_proj"}, r"leave_unquantized='\*.o_proj' is a string; give a list"),
+        ({"leave_unquantized": ["*"]}, "leaves all 14 matrices dense, so nothing would be quantised"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, message):
@@ -148,7 +151,15 @@ def test_settings_that_cannot_be_are_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"), [([], "no tokens"), ([[1, 2, 99]], r"from 1 to 99, outside \[0, vocab_size=61\)")]
+    ("ids", "message"),
+    [
+        ([], "no tokens"),
+        ([[1, 2, 99]], r"from 1 to 99, outside \[0, vocab_size=61\)"),
+        ([[1, 2, 3], [4]], "calibration_ids holds 4 tokens, too few to calibrate on: give at least 32"),
+        ("in the beginning", "holds text; give token ids"),
+        (["in the", "beginning"], "holds text; give token ids"),
+        (torch.rand(4, 32), "torch.float32, which are no token ids"),
+    ],
 )
 def test_calibration_that_cannot_be_is_refused(ids, message):
     with pytest.raises(ValueError, match=message):

@@ -7,8 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from hf_variants.jobs import QuantizeSpec
+from hf_variants.jobs.quantization import check_quantization
 from hf_variants.quantize import quantize_checkpoint
 from hf_variants.quantize.checkpoint import ids_perplexity
+from hf_variants.training.spec_parsing import build_spec
 from tests.quantize.quantized import calibration, fitting
 from tests.variants import draw_ids, far
 
@@ -78,6 +81,24 @@ def test_a_native_folder_is_brought_into_the_family(tmp_path):
 def test_settings_that_cannot_be_are_refused(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         quantize_checkpoint(tmp_path, tmp_path / "q", **options)
+
+
+@pytest.mark.parametrize("target", ["full", ".", "full/../full"])
+def test_the_source_is_never_replaced(target, tmp_path):
+    fitting().save_pretrained(tmp_path / "full")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="is the source .* or holds it"):
+        quantize_checkpoint(tmp_path / "full", tmp_path / target, method="rtn", group_size=32, overwrite=True)
+    keys = {"model_path": str(tmp_path / "full"), "output_dir": str(tmp_path / target), "method": "rtn", "overwrite": True}
+    with pytest.raises(ValueError, match="is the source .* or holds it"):
+        check_quantization(build_spec(QuantizeSpec, keys))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_target_inside_of_a_file_is_refused_before_the_work(tmp_path):
+    fitting().save_pretrained(tmp_path / "full")
+    with pytest.raises(ValueError, match="would lie in .*config.json', which is a file"):
+        quantize_checkpoint(tmp_path / "full", tmp_path / "full" / "config.json" / "q", method="rtn", group_size=32)
 
 
 @pytest.mark.slow

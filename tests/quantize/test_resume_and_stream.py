@@ -2,15 +2,20 @@
 stays beside the target is removed."""
 
 import json
+import resource
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from hf_variants.jobs import QuantizeSpec
+from hf_variants.jobs.quantization import quantize as quantize_job
 from hf_variants.quantize import quantize_awq, quantize_checkpoint
 from hf_variants.quantize.checkpoint import ids_perplexity
 from hf_variants.quantize.stacks import stacks_of
 from hf_variants.quantize.store import leftovers
+from hf_variants.training.errors import RunStopped
+from hf_variants.training.spec_parsing import build_spec
 from tests.quantize.quantized import FITTING_EXPERTS, calibration, fitting
 from tests.variants import draw_ids
 
@@ -130,3 +135,24 @@ def test_a_full_disk_is_said_before_the_work(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"GB are needed and 0\.00 GB are free"):
         quantize(tmp_path, "q")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_while_it_is_written_leaves_what_a_run_continues_from(tmp_path):
+    fitting().save_pretrained(tmp_path / "full")
+    keys = {"model_path": str(tmp_path / "full"), "output_dir": str(tmp_path / "q"), "method": "rtn", "group_size": 32}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+    try:
+        # layers fit, the whole checkpoint does not
+        with pytest.raises(
+            RunStopped, match="could not be written .*too large.* finished layers are kept beside it; make room"
+        ):
+            quantize_job(build_spec(QuantizeSpec, keys))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [file.name for file in (tmp_path / "q").iterdir()] == ["stage.json"]
+    [kept] = leftovers(tmp_path / "q")
+    assert len(list(kept.glob("layer-*.json"))) == 2
+    assert quantize_job(build_spec(QuantizeSpec, keys))["quantized_modules"] == 14
+    assert leftovers(tmp_path / "q") == []

@@ -232,9 +232,9 @@ def test_perplexities_walk_beside_and_equal_those_of_whole_models(name, written)
 # ---- what is given ----
 def test_pads_count_for_nothing():
     model = pair()
-    alone = [{"input_ids": draw_ids(1, n, seed=n), "labels": draw_ids(1, n - 3, seed=n + 50)} for n in (9, 12)]
-    padded = {key: torch.zeros(2, 12, dtype=torch.long) for key in ("input_ids", "attention_mask")}
-    padded["labels"] = torch.full((2, 9), -100)
+    alone = [{"input_ids": draw_ids(1, n, seed=n), "labels": draw_ids(1, n - 3, seed=n + 50)} for n in (19, 22)]
+    padded = {key: torch.zeros(2, 22, dtype=torch.long) for key in ("input_ids", "attention_mask")}
+    padded["labels"] = torch.full((2, 19), -100)
     for index, row in enumerate(alone):
         padded["input_ids"][index, : row["input_ids"].shape[1]] = row["input_ids"]
         padded["attention_mask"][index, : row["input_ids"].shape[1]] = 1
