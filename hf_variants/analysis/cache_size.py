@@ -57,14 +57,11 @@ CACHES = {
     "static": "holds room for `length` tokens from the start, of a window or chunk for as many as it has",
     "fp8": "transformers' quantized cache with 8-bit floats: one byte a number, two fp32 scales a layer; full attention only",
     "hqq": "the same with 4-bit integers of hqq, in groups of 64 numbers with a scale and a zero each",
-}
-# what transformers' quantized cache also names, and why it is not counted
-UNCOUNTED = {
-    "quanto": "unpacks by a C++ extension of optimum-quanto that is compiled at first use, and was not measured",
+    "quanto": "the same of optimum-quanto, whose groups are neighbours within a row; compiles a C++ extension at first use",
 }
 # of keys and of values, in each layer
 SCALE_BYTES = 8
-GROUPED = ("hqq",)
+GROUPED = ("hqq", "quanto")
 # transformers' defaults: bits of a number, numbers of a group; newer tokens wait in the model's dtype
 BITS, GROUP_SIZE, RESIDUAL_LENGTH = 4, 64, 128
 QUANTIZED = ("fp8", *GROUPED)
@@ -72,8 +69,6 @@ QUANTIZED = ("fp8", *GROUPED)
 
 def check_cache(config, cache):
     """Raise ValueError for a kind of cache that is not counted, or that a config cannot have."""
-    if cache in UNCOUNTED:
-        raise ValueError(f"cache={cache!r} {UNCOUNTED[cache]}; choose from {list(CACHES)}")
     if cache not in CACHES:
         raise ValueError(f"cache={cache!r} is unknown; choose from {list(CACHES)}")
     kinds = {plan.layer_type for plan in config.layer_plan()}
@@ -104,15 +99,20 @@ def _check_groups(config, cache):
 def layer_bytes(config, plan, length, batch_size, dtype_bytes, cache="dynamic"):
     """Bytes of the self-attention of one layer after one call of `length` tokens."""
     if cache in GROUPED:
-        return _packed_bytes(config, plan, batch_size * length, dtype_bytes)
+        return _packed_bytes(config, plan, batch_size * length, dtype_bytes, cache)
     numbers = cached_numbers_per_token(config, plan) * batch_size * tokens_held(plan, length, cache)
     return numbers + SCALE_BYTES if cache == "fp8" else numbers * dtype_bytes
 
 
-def _packed_bytes(config, plan, tokens, dtype_bytes):
+def _packed_bytes(config, plan, tokens, dtype_bytes, cache):
     """Packed integers, and two numbers for each group, of `tokens` tokens of all rows."""
-    groups = sum(numbers * tokens // GROUP_SIZE for numbers in key_and_value_numbers(config, plan))
-    return groups * (GROUP_SIZE * BITS // 8 + 2 * dtype_bytes)
+    groups = [numbers * tokens // GROUP_SIZE for numbers in key_and_value_numbers(config, plan)]
+    packed = scales = sum(groups)
+    if cache == "quanto":
+        # two groups share their bytes, of which an odd one has both halves; a single group has a scale for each number
+        packed += sum(count % 2 for count in groups)
+        scales += sum(GROUP_SIZE - 1 for count in groups if count == 1)
+    return packed * GROUP_SIZE * BITS // 8 + scales * 2 * dtype_bytes
 
 
 def tokens_held(plan, length, cache="dynamic"):

@@ -27,7 +27,7 @@ def profile_cache(
     batch_size: Annotated[int, typer.Option(help="Rows.")] = 1,
     dtype: Annotated[str, typer.Option(help="dtype of the cache, and of the weights where measured.")] = "bfloat16",
     cache: Annotated[
-        str, typer.Option(help="dynamic, static (room for all tokens at once), or quantized: fp8 or hqq.")
+        str, typer.Option(help="dynamic, static (room for all tokens at once), or quantized: fp8, hqq, quanto.")
     ] = "dynamic",
     encoder_length: Annotated[
         int | None, typer.Option(help="States that cross-attention keeps; default: as many as tokens.")

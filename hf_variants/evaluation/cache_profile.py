@@ -245,14 +245,33 @@ NEW_CACHES = {
 
 
 def quantized_cache(kind, config):
-    """An empty quantized cache of a kind. Raises ValueError where its package is missing."""
+    """An empty quantized cache of a kind. Raises ValueError where its package, or what that needs, is missing."""
     try:
-        return QuantizedCache(kind, config)
+        cache = QuantizedCache(kind, config)
     except ImportError as error:
         raise ValueError(
-            f"cache={kind!r} is counted without, but measured with its package: pip install 'hf-variants[quantized-cache]' "
+            f"cache={kind!r} is counted without, but measured with its package: pip install {_PACKAGES[kind]} "
             f"({' '.join(str(error).split())})"
         ) from None
+    if kind == "quanto":
+        _compile_quanto()
+    return cache
+
+
+_PACKAGES = {"hqq": "'hf-variants[quantized-cache]'", "quanto": "optimum-quanto ninja"}
+
+
+def _compile_quanto():
+    """Have optimum-quanto compile what unpacks its numbers, which else fails in the middle of a text. Raises ValueError."""
+    import optimum.quanto  # noqa: F401
+
+    try:
+        torch.ops.quanto.unpack(torch.zeros(1, 1, dtype=torch.uint8), 4)
+    except Exception as error:
+        raise ValueError(
+            "cache='quanto' unpacks by a C++ extension that optimum-quanto compiles at first use, which failed: it needs a "
+            f"C++ compiler, Python's headers and ninja in PATH ({' '.join(str(error).split())[-300:]}); or use 'hqq' or 'fp8'"
+        ) from error
 
 
 def cache_bytes(cache):
@@ -274,6 +293,10 @@ def _parts(packed):
     """The tensors in which a backend keeps quantized numbers."""
     if packed is None:
         return ()
+    if isinstance(packed, torch.Tensor):
+        # quanto's tensors are made of others
+        inner = packed.__tensor_flatten__()[0] if hasattr(packed, "__tensor_flatten__") else ()
+        return [part for name in inner for part in _parts(getattr(packed, name))] or (packed,)
     numbers, beside = packed
     facts = beside.values() if isinstance(beside, dict) else (beside,)
     return (numbers, *(value for value in facts if isinstance(value, torch.Tensor)))

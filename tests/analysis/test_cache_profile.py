@@ -1,11 +1,16 @@
 """Cache profiles: what is counted is what a decoding model holds, kind by kind."""
 
+import itertools
 import json
+import sys
+import types
 
 import pytest
 import torch
+from transformers.utils import is_optimum_quanto_available
 
 from hf_variants import VariantsConfig, VariantsForCausalLM, cli
+from hf_variants.evaluation import cache_profile
 from hf_variants.evaluation.cache_perplexity import cache_perplexity
 from hf_variants.evaluation.cache_profile import _Decoder, count_cache, measure_cache, measure_caches, quantized_cache
 
@@ -98,7 +103,46 @@ def test_perplexity_is_read_from_the_cache(name):
     assert cache_perplexity(model, ids, quantized_cache("hqq", model.config), 40) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.skipif(not is_optimum_quanto_available(), reason="optimum-quanto is not installed")
+def test_quanto_holds_what_is_predicted_and_is_read():
+    for (name, keys), dtype in itertools.product(PACKED.items(), (torch.float32, torch.bfloat16)):
+        config = VariantsConfig(**{**BASE, **keys})
+        # an odd number of groups, and a single one
+        for length, batch in ((20, 2), (21, 1), (1, 1)):
+            profile = measure_cache(count_cache(name, config, length, batch, dtype, "quanto"), config, new_tokens=2)
+            assert profile.measured_bytes == profile.bytes, (name, dtype, length)
+        torch.manual_seed(0)
+        model = VariantsForCausalLM(config).eval()
+        ids = torch.randint(61, (41,))
+        whole = cache_perplexity(model, ids, None, 8)
+        packed = cache_perplexity(model, ids, quantized_cache("quanto", config), 8)
+        assert packed != whole and packed == pytest.approx(whole, rel=0.3)
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_the_bytes_of_quanto_are_those_of_hqq_but_for_odd_groups(odd):
+    config = VariantsConfig(**{**BASE, **PACKED["mqa"]})
+    sizes = {kind: count_cache(kind, config, 20 + odd, 1, torch.bfloat16, kind).bytes for kind in ("hqq", "quanto")}
+    # keys and values of every layer
+    assert sizes["quanto"] - sizes["hqq"] == odd * 2 * config.num_hidden_layers * 32
+
+
+def test_an_extension_that_cannot_be_compiled_is_said_with_what_it_needs(monkeypatch):
+    def fail(*args):
+        raise RuntimeError("Ninja is required to load C++ extensions")
+
+    monkeypatch.setitem(sys.modules, "optimum", types.ModuleType("optimum"))
+    monkeypatch.setitem(sys.modules, "optimum.quanto", types.ModuleType("optimum.quanto"))
+    monkeypatch.setattr(cache_profile, "QuantizedCache", lambda kind, config: object())
+    monkeypatch.setattr(torch.ops, "quanto", types.SimpleNamespace(unpack=fail))
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler, Python's headers and ninja in PATH \(Ninja is required"):
+        quantized_cache("quanto", VariantsConfig(**BASE))
+
+
 def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("transformers.cache_utils.is_optimum_quanto_available", lambda: False)
+    with pytest.raises(ValueError, match="pip install optimum-quanto ninja"):
+        quantized_cache("quanto", VariantsConfig(**BASE))
     monkeypatch.setattr("transformers.cache_utils.is_hqq_available", lambda: False)
     with pytest.raises(ValueError, match=r"pip install 'hf-variants\[quantized-cache\]'"):
         quantized_cache("hqq", VariantsConfig(**BASE))
@@ -152,7 +196,8 @@ def test_what_cross_attention_keeps(name, cache):
 @pytest.mark.parametrize(
     "keys, options, match",
     [
-        ({}, {"cache": "quanto"}, "cache='quanto' unpacks by a C\\+\\+ extension"),
+        ({"num_key_value_heads": 8}, {"cache": "quanto"}, "cache='quanto' packs groups of 64 numbers, but the keys"),
+        ({"sliding_window": 4}, {"cache": "quanto"}, "cache='quanto' takes full attention alone"),
         ({"num_key_value_heads": 8}, {"cache": "hqq"}, "packs groups of 64 numbers, but the keys of a token are 32"),
         ({**MLA, "kv_lora_rank": 64}, {"cache": "hqq"}, "packs groups of 64 numbers, but the values of a token are 4"),
         ({"sliding_window": 4}, {"cache": "hqq"}, "cache='hqq' takes full attention alone"),
