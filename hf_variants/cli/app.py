@@ -1,5 +1,6 @@
 """The typer app, and how mistakes reach the user."""
 
+import errno
 import logging
 import sys
 from importlib import import_module
@@ -40,6 +41,10 @@ COMMANDS = (
 )
 
 
+# What the machine refuses, whatever the command: a full disk, a place that may not be written to.
+REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
 def make_app():
     """The typer app with all commands."""
     app = typer.Typer(
@@ -78,6 +83,12 @@ def run(arguments=None):
         code = 2
     except RunStopped as stop:
         print_error(stop)
+        code = 1
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        where = "" if error.filename is None else f": {error.filename}"
+        print_error(f"{error.strerror}{where}")
         code = 1
     except Exception as error:
         # typer's usage errors know their own exit code; anything else is a defect and keeps its traceback

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..training.spec_parsing import parse_words
+from .config_words import config_words, note_quantized
 from .console import announce_files, check_plot, console
 from .describe import SOURCE_HELP, Json
 from .recipe_command import SETTINGS
@@ -16,6 +16,7 @@ def add_to(app):
 
 
 def count(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     words: Annotated[
         list[str] | None,
@@ -41,7 +42,8 @@ def count(
     check_plot(plot)
     from ..convert.config_source import read_any_config
 
-    config = read_any_config(model, **dict(parse_words(words or ())))
+    config = read_any_config(model, **config_words(context, words))
+    note_quantized(model)
     from ..analysis.count import count as count_config
     from ..analysis.count import count_table
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..training.spec_parsing import parse_words
+from .config_words import config_words, note_quantized
 from .console import announce_files, check_plot, console
 from .recipe_command import SETTINGS
 
@@ -21,6 +21,7 @@ def add_to(app):
 
 
 def describe(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     words: Annotated[
         list[str] | None,
@@ -35,7 +36,8 @@ def describe(
     check_plot(plot)
     from ..convert.config_source import read_config
 
-    config = read_config(model, **dict(parse_words(words or ())))
+    config = read_config(model, **config_words(context, words))
+    note_quantized(model)
     from ..analysis.describe import describe as count
     from ..analysis.describe import describe_table, native_families
 

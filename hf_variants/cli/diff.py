@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..training.spec_parsing import parse_words
+from .config_words import config_words, note_quantized
 from .console import announce_files, check_plot, console
 from .describe import SOURCE_HELP, Dtype, Json, Plot
 from .recipe_command import SETTINGS
@@ -16,6 +16,7 @@ def add_to(app):
 
 
 def diff(
+    context: typer.Context,
     a: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     b: Annotated[str, typer.Argument(help="As A.")],
     words: Annotated[
@@ -35,7 +36,8 @@ def diff(
     check_plot(plot)
     from ..convert.config_source import read_config
 
-    first, second = read_config(a), read_config(b, **dict(parse_words(words or ())))
+    first, second = read_config(a), read_config(b, **config_words(context, words))
+    note_quantized(a, b)
     from ..analysis.config_diff import diff_configs, diff_table
 
     facts = diff_configs(first, second, length, dtype)

@@ -50,12 +50,14 @@ def fit(
     check_plot(plot)
     from ..scaling import fit_law, read_runs
     from ..scaling.fit import check_runs
-    from ..scaling.law_files import write_law
+    from ..scaling.law_files import check_law_path, write_law
 
+    if output is not None:
+        check_law_path(output)
     points = read_runs(runs)
     check_runs(points)
     fitted = _with_progress("resampling", lambda tick: fit_law(points, delta, bootstrap, seed=seed, progress=tick), as_json)
-    if output:
+    if output is not None:
         write_law(fitted, output)
     if plot:
         from ..scaling.plots import plot_fit
@@ -138,11 +140,16 @@ def plan(
     _say(result.warnings, None, plot)
 
 
-def table(as_json: Json = False):
+def table(plot: Plot = None, as_json: Json = False):
     """Published models beside what laws call compute-optimal for their size."""
+    check_plot(plot)
     from ..scaling import PUBLISHED, overtraining_table
 
     rows = overtraining_table()
+    if plot:
+        from ..scaling.plots import plot_table
+
+        plot_table(rows, plot)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -157,6 +164,7 @@ def table(as_json: Json = False):
         for row in rows
     ]
     _table("tokens trained on, against compute-optimal ones", columns, cells)
+    announce_files(plot)
 
 
 def _show_law(fitted, count):

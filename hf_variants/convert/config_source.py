@@ -43,8 +43,20 @@ def read_config(source, **overrides):
     from hf_variants.convert.config_conversion import build_native_config
 
     _refuse_unknown_type(model_type, keys, name)
+    _refuse_sizes_below_one(model_type, keys, name)
     with quiet():
-        return _converted(build_native_config(model_type, keys), overrides)
+        native = build_native_config(model_type, keys)
+        _refuse_missing_sizes(native, {**keys, **overrides}, name)
+        return _converted(native, overrides)
+
+
+def quantization_of(source):
+    """The method ("awq", "bitsandbytes") by which the checkpoint that `source` names is quantized, or None."""
+    name = str(source)
+    if hasattr(source, "model_type") or _is_preset(name):
+        return None
+    said = _read_keys(name).get("quantization_config")
+    return str(said.get("quant_method", "unknown")) if isinstance(said, dict) else None
 
 
 def read_any_config(source, **overrides):
@@ -147,7 +159,10 @@ def _read_keys(name):
     path = Path(name)
     file = path / "config.json" if path.is_dir() else path
     if file.is_file():
-        return _parsed(file) if file == path else _typed(_parsed(file), file)
+        keys = _parsed(file)
+        if file == path and not keys:
+            raise ValueError(f"{name!r} is empty; it must hold config keys")
+        return keys if file == path else _typed(keys, file)
     if path.is_dir():
         raise ValueError(f"the folder {name!r} has no config.json")
     if path.suffix == ".json":
@@ -186,6 +201,51 @@ def _parsed(file):
     if not isinstance(keys, dict):
         raise ValueError(f"{str(file)!r} holds a {type(keys).__name__}; it must hold config keys")
     return keys
+
+
+# What a model is built from before anything else, and other names of it that no `attribute_map` of transformers tells.
+_SIZES = {
+    "hidden_size": (),
+    "intermediate_size": ("d_ff", "ffn_dim", "encoder_ffn_dim"),
+    "num_hidden_layers": (),
+    "num_attention_heads": (),
+    "vocab_size": (),
+}
+
+
+def _sizes_of(cls):
+    """(name of ours, name that the native class `cls` has for it) of the sizes of a model."""
+    for size, others in _SIZES.items():
+        declared = [other for other in others if hasattr(cls, other)]
+        yield size, cls.attribute_map.get(size, declared[0] if declared else size)
+
+
+def _refuse_sizes_below_one(model_type, keys, name):
+    from transformers import CONFIG_MAPPING
+
+    for names in _sizes_of(CONFIG_MAPPING[model_type]):
+        for key in names:
+            value = keys.get(key)
+            if isinstance(value, (int, float)) and value < 1:
+                raise ValueError(f"{name}: {key}={value!r} must be at least 1")
+
+
+def _refuse_missing_sizes(native, keys, name):
+    """Refuse a native config.json without its model's sizes, for which transformers takes those of another model.
+
+    Sizes under an older name that the class still reads differ from its default, and are there.
+    """
+    default, missing = type(native)(), {}
+    for size, key in _sizes_of(type(native)):
+        value = getattr(native, key, None)
+        if value is not None and key not in keys and size not in keys and value == getattr(default, key, None):
+            missing[key] = value
+    if missing:
+        taken = ", ".join(f"{key} {value}" for key, value in missing.items())
+        raise ValueError(
+            f"{name} lacks {', '.join(missing)}, for which transformers would take the defaults of {native.model_type} "
+            f"({taken}); add what the model has"
+        )
 
 
 def _refuse_unknown_type(model_type, keys, name):

@@ -78,7 +78,8 @@ def check_per_layer(config, name):
     values = getattr(config, name)
     for value in values:
         check_choice(name, value)
-    if len(values) != config.num_hidden_layers:
+    # a depth below one is the rules' to refuse
+    if len(values) != config.num_hidden_layers and config.num_hidden_layers > 0:
         raise ValueError(
             f"{name} has {len(values)} entries, but num_hidden_layers={config.num_hidden_layers}; give one entry per layer"
         )

@@ -6,16 +6,14 @@ Notable here: the file appears whole or not at all; the suffix is checked before
 import os
 from pathlib import Path
 
+from .output_file import check_output_path, partial_path
+
 FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_plot_path(path):
-    """Path of a plot to be written. Raises ValueError for another suffix, a missing directory, or without matplotlib."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"plot={str(path)!r} has suffix {path.suffix!r}; choose from {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"plot={str(path)!r}: the directory {str(path.parent)!r} does not exist")
+    """Path of a plot to be written. Raises ValueError as `check_output_path`, and without matplotlib."""
+    path = check_output_path("plot", path, FORMATS)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -38,7 +36,7 @@ def save_plot(draw, path, width=8.4, height=4.6, columns=1, rows=1):
 
     from .plots import STYLE
 
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = partial_path(path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height))
         FigureCanvasAgg(figure)

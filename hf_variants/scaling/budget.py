@@ -79,7 +79,7 @@ def effective_tokens(tokens, unique_tokens=None, quality=1.0):
             r = tokens / U - 1 repetitions and R = 15.39 (Muennighoff et al. 2023, arXiv 2305.16264, equation 5).
         quality: worth of one token beside one of the data that the law was fitted on; a judgement, 1 by default.
     """
-    tokens, quality = positive("tokens", tokens), positive("quality", quality)
+    tokens, quality = positive("tokens", tokens), positive("quality", quality, most=100.0)
     if unique_tokens is None or tokens <= positive("unique_tokens", unique_tokens):
         return quality * tokens
     repetitions = tokens / unique_tokens - 1.0

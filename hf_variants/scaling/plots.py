@@ -1,4 +1,4 @@
-"""Figures of a fit, of isoFLOP profiles and of a plan, written to a file."""
+"""Figures of a fit, of isoFLOP profiles, of a plan and of published models, written to a file."""
 
 import numpy as np
 
@@ -82,6 +82,28 @@ def plot_plan(plan, law, path):
                       label=f"cheapest to train and serve: N = {served['parameters']:.3g}")  # fmt: skip
         axes.set(xscale="log", xlabel="parameters N", ylabel="predicted loss (nats per token)",
                  title=f"what {plan.flops:.3g} FLOPs buy")  # fmt: skip
+        axes.legend(fontsize=9, frameon=False)
+
+    return save_plot(draw, path)
+
+
+def plot_table(rows, path):
+    """Tokens of published models over their size, and those that each law calls optimal; `rows` of `overtraining_table`."""
+    rows = sorted(rows, key=lambda row: (row["parameters"], row["tokens"]))
+    laws = [name for name, value in rows[0].items() if isinstance(value, dict)]
+    sizes = [row["parameters"] for row in rows]
+
+    def draw(axes):
+        for index, law in enumerate(laws):
+            optimal = [row[law]["optimal_tokens"] for row in rows]
+            axes.plot(sizes, optimal, color=COLOURS[index], linewidth=1.5, label=f"optimal by {law.replace('_', ' ')}")
+        axes.plot(sizes, [row["tokens"] for row in rows], "o", color=COLOURS[-1], label="trained on")
+        for row in rows:
+            beside = {"textcoords": "offset points", "xytext": (5, 4), "fontsize": 8}
+            axes.annotate(row["model"], (row["parameters"], row["tokens"]), **beside)
+        axes.set(xscale="log", yscale="log", xlabel="parameters N", ylabel="training tokens D")
+        axes.set_title("tokens of published models against compute-optimal ones")
+        axes.margins(x=0.12)
         axes.legend(fontsize=9, frameon=False)
 
     return save_plot(draw, path)

@@ -71,8 +71,8 @@ def parse_words(words):
         word = waiting.pop(0)
         flag = word.startswith("--")
         key, equals, text = word.removeprefix("--").partition("=")
-        if not equals:
-            if not flag or not waiting:
+        if not equals or not key:
+            if not key or not flag or not waiting:
                 raise ValueError(
                     f"{word!r} is no setting; write key=value (dots reach into sections: trainer.max_steps=100), after the "
                     "recipe.yaml"

@@ -188,6 +188,9 @@ def command(capsys, *words):
     return stop.value.code, printed.out, " ".join(printed.err.split())
 
 
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
+
+
 def test_command_line(tmp_path, capsys, monkeypatch):
     plot = tmp_path / "count.png"
     code, out, _ = command(capsys, "deepseek-v3", "--length", "4096", "--json", "--plot", str(plot))
@@ -196,7 +199,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert facts == count("deepseek-v3", 4096)
     code, out, _ = command(capsys, "llama-3-8b", "num_key_value_heads=32", "--checkpointing", "--length", "64")
     assert code == 0 and "recomputed" in out and "lm head" in out
-    (tmp_path / "native.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+    (tmp_path / "native.json").write_text(json.dumps({"model_type": "llama", **SIZES}))
     code, out, _ = command(capsys, str(tmp_path / "native.json"), "--json", "--length", "8")
     assert code == 0 and json.loads(out)["parameters"]["total"] > 0
     for words, text in (

@@ -1,5 +1,6 @@
 """Analysis commands and what they are given wrongly: one rule for lengths, names of what is wrong, no traceback."""
 
+import errno
 import json
 import sys
 
@@ -10,7 +11,8 @@ from tests.vision import vision_config
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 64}
 PAIR = {"model_type": "variants_seq2seq", "encoder": SMALL, "decoder": SMALL, "decoder_start_token_id": 0}
-LLAMA = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
+LLAMA = {"model_type": "llama", **{key: size for key, size in SMALL.items() if key.startswith(("hid", "num", "voc"))}}
+LLAMA["intermediate_size"] = 48
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,10 @@ def files(tmp_path_factory):
         **{
             "type list": {"model_type": ["llama"]},
             "unknown": {"model_type": "mamba"},
+            "unfinished": {key: value for key, value in LLAMA.items() if key != "vocab_size"},
+            "no layers": {**LLAMA, "num_hidden_layers": -2},
+            "nothing": {},
+            "half a law": {"law": {"E": 1}, "intervals": {}, "ranges": {}, "samples": [], "confidence": 0.95},
             "negative": {**SMALL, "hidden_size": -4},
         },
     }
@@ -75,6 +81,7 @@ def test_one_rule_for_lengths_and_words(command, files, capsys):
 
 
 SOURCES = ("null", "words", "list", "type list", "unknown", "negative", "binary", "nowhere")
+SOURCES = (*SOURCES, "unfinished", "no layers", "nothing")
 ONE_STACK = ("describe", "profile-cache", "receptive-field")
 
 
@@ -110,6 +117,11 @@ WRONG = {
         "greater than zero",
     ),
     "two vocabularies": (["tokenizer", "sweep", "{text}", "--sizes", "260", "--config", "{pair}"], "is an encoder-decoder"),
+    "a law in bytes": (["scaling", "plan", "--flops", "1e20", "--law", "{binary}"], "binary.json' is not valid JSON"),
+    "half a law": (["scaling", "plan", "--flops", "1e20", "--law", "{half a law}"], "half a law.json' is no law written by"),
+    "a law of a list": (["scaling", "plan", "--flops", "1e20", "--law", "{list}"], "holds a list, not a law"),
+    "absurd quality": (["scaling", "plan", "--flops", "1e20", "--quality", "1e9"], "quality=1000000000.0 is out of range"),
+    "no key": (["count", "{decoder}", "=3"], "'=3' is no setting"),
     "negative budget": (["scaling", "plan", "--flops", "-1"], "flops=-1.0 is out of range"),
     "no model": (["profile-cache", "hidden_size=4"], "hidden_size=4 changes a config, and none is named"),
     "changed weights": (["profile-cache", "{decoder}", "--vary", "head_dim=4", "--text", "{text}"], "leave changes out"),
@@ -130,6 +142,73 @@ WRONG = {
 def test_what_is_wrong_is_said(what, files, capsys):
     words, said = WRONG[what]
     assert said in refused(capsys, files, words)
+
+
+@pytest.mark.parametrize("command", ["describe", "diff", "count", "plan-memory"])
+def test_an_option_that_is_misspelt_is_no_key_of_a_config(command, files, capsys):
+    said = refused(capsys, files, [*READERS[command], "--lenght", "8"])
+    assert f"--lenght is no option of {command} (did you mean --length?), and no key of a config" in said
+
+
+PLOTS = {
+    **READERS,
+    "scaling table": ["scaling", "table"],
+    "scaling fit": ["scaling", "fit", "{nowhere}"],
+    "tokenizer report": ["tokenizer", "report", "{nowhere}"],
+    "quality-of-quantization": ["quality-of-quantization", "{nowhere}", "int8"],
+}
+
+
+@pytest.mark.parametrize("command", PLOTS)
+def test_a_figure_that_cannot_be_written_is_refused_before_any_work(command, files, capsys, tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    places = {
+        "folder.png": "is a directory; name a file",
+        "plot.gif": "has suffix '.gif'; choose from .png, .svg, .pdf",
+        "missing/plot.png": "does not exist",
+        # no file can be made there, even by root
+        "/proc/plot.png": "cannot be written",
+    }
+    for place, words in places.items():
+        said = refused(capsys, files, [*PLOTS[command], "--plot", str(tmp_path / place)])
+        assert words in said and place in said
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_a_law_that_cannot_be_written_is_refused_before_the_fit(files, capsys, tmp_path):
+    for place, words in (
+        ("missing/law.json", "does not exist"),
+        ("law.txt", "choose from .json"),
+        ("/proc/law.json", "cannot"),
+    ):
+        assert words in refused(capsys, files, ["scaling", "fit", "{nowhere}", "--output", str(tmp_path / place)])
+
+
+@pytest.mark.parametrize("command", ["describe", "count", "plan-memory", "diff"])
+def test_a_quantized_checkpoint_is_counted_as_dense_weights_and_said_to_be(command, files, capsys):
+    words = [files["awq"] if word == "{decoder}" else word for word in READERS[command]]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "--length", "16", "--json"])
+    printed = capsys.readouterr()
+    assert stop.value.code == 0 and json.loads(printed.out)
+    said = " ".join(printed.err.split())
+    assert said.endswith("is quantized (awq); its weights are counted as dense ones") and said.count("note:") == 1
+
+
+def test_a_full_disk_is_one_line(monkeypatch, capsys):
+    class Full:
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def flush(self):
+            pass
+
+    from hf_variants.cli import console
+
+    monkeypatch.setattr(console.console, "_file", Full())
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["scaling", "table"])
+    assert stop.value.code == 1 and capsys.readouterr().err.strip() == "error: No space left on device"
 
 
 def test_without_matplotlib(files, capsys, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ from transformers import CONFIG_MAPPING, LlamaConfig
 
 from hf_variants import VariantsConfig
 from hf_variants.convert import config_from_native, config_to_native, family_names, find_family, read_config
-from hf_variants.convert.config_source import read_any_config
+from hf_variants.convert.config_source import quantization_of, read_any_config
 from hf_variants.convert.meaning import differences
 from hf_variants.presets import load_preset, preset_keys
 
@@ -119,17 +119,24 @@ def test_a_whole_number_is_written_whether_it_is_1_or_1_0(name, number):
     assert config_to_native(config, name).model_type == name
 
 
-@pytest.mark.parametrize("model_type", ["t5", "bart"])
-def test_an_encoder_decoder_without_a_start_token_says_what_is_missing(model_type, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "decoder_start_token_id": None}))
+T5 = {"model_type": "t5", "d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
+BART = {
+    **{"model_type": "bart", "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4},
+    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 64, "pad_token_id": 1},
+}
+
+
+@pytest.mark.parametrize("keys", [T5, BART], ids=["t5", "bart"])
+def test_an_encoder_decoder_without_a_start_token_says_what_is_missing(keys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**keys, "decoder_start_token_id": None}))
     with pytest.raises(ValueError, match="decoder_start_token_id=None"):
         read_config(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "decoder_start_token_id": 0}))
+    (tmp_path / "config.json").write_text(json.dumps({**keys, "decoder_start_token_id": 0}))
     assert read_config(tmp_path).decoder_start_token_id == 0
 
 
 def test_a_t5_config_that_names_no_start_token(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    (tmp_path / "config.json").write_text(json.dumps(T5))
     with pytest.raises(ValueError, match="decoder_start_token_id=None"):
         read_config(tmp_path)
 
@@ -151,3 +158,48 @@ def test_a_checkpoint_that_does_not_say_its_type_is_not_taken_for_ours(read, key
     (tmp_path / "config.json").write_text(json.dumps(keys))
     with pytest.raises(ValueError, match="names no model_type"):
         read(tmp_path)
+
+
+# model type -> the sizes of a small model of it, by transformers' names
+SIZES = {
+    "llama": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64},
+    "bloom": {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 64},
+    "t5": {**T5, "decoder_start_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("model_type", SIZES)
+def test_a_native_config_without_a_size_is_not_filled_in(model_type, tmp_path):
+    """transformers takes the size of another model, and every number after that would be its."""
+    keys, path = {"model_type": model_type, "eos_token_id": 1, **SIZES[model_type]}, tmp_path / "config.json"
+    keys |= {"bos_token_id": 1} if model_type == "gpt2" else {}
+    path.write_text(json.dumps(keys))
+    whole = read_config(path)
+    for size in SIZES[model_type].keys() - {"model_type", "decoder_start_token_id"}:
+        path.write_text(json.dumps({key: value for key, value in keys.items() if key != size}))
+        with pytest.raises(ValueError, match=rf"config.json lacks {size}, for which transformers would take"):
+            read_config(path)
+        path.write_text(json.dumps({**keys, size: 0}))
+        with pytest.raises(ValueError, match=rf"config.json: {size}=0 must be at least 1"):
+            read_config(path)
+    # what KEY=VALUE words bring need not be in the file, nor an older name that the class still reads
+    path.write_text(json.dumps({key: value for key, value in keys.items() if key != "vocab_size"}))
+    if model_type != "t5":
+        assert read_config(path, vocab_size=64).vocab_size == 64
+    path.write_text(json.dumps({**{key: value for key, value in keys.items() if key != "hidden_size"}, "n_embed": 32}))
+    if model_type == "bloom":
+        assert read_config(path).hidden_size == whole.hidden_size == 32
+
+
+def test_a_config_file_of_nothing_is_not_the_default_model(tmp_path):
+    (tmp_path / "empty.json").write_text("{}")
+    with pytest.raises(ValueError, match="empty.json' is empty; it must hold config keys"):
+        read_config(tmp_path / "empty.json")
+
+
+def test_whether_a_checkpoint_is_quantized_stands_in_its_config(tmp_path):
+    for name, said in (("plain", {}), ("awq", {"quantization_config": {"quant_method": "awq"}})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"model_type": "llama", **SIZES["llama"], **said}))
+    assert quantization_of(tmp_path / "awq.json") == "awq"
+    assert quantization_of(tmp_path / "plain.json") is quantization_of("gpt2") is quantization_of(VariantsConfig()) is None

@@ -163,8 +163,9 @@ def test_command_line_from_runs_to_plan(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fit.png", "law.json", "plan.svg", "runs.csv"]
 
 
-def test_command_line_tables(capsys):
-    code, out, _ = command(capsys, "table")
+def test_command_line_tables(capsys, tmp_path):
+    code, out, _ = command(capsys, "table", "--plot", str(tmp_path / "table.png"))
+    assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
     assert code == 0 and "LLaMA 3 8B" in out and "besiroglu2024" in out
     code, out, _ = command(capsys, "plan", "--flops", "1e21", "--inference-tokens", "1e12")
     assert code == 0 and "over-training" in out and "cheapest to serve" in out

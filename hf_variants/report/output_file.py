@@ -1,0 +1,39 @@
+"""Whether a file that a command is asked to write can be written, said before anything is computed for it.
+
+Notable here: permissions, read-only and full file systems are found out by making a file beside the one that is asked for.
+"""
+
+import os
+from pathlib import Path
+
+
+def check_output_path(name, path, suffixes):
+    """`path` as a Path.
+
+    Args:
+        name: of the field, for what is said.
+        suffixes: the ones that can be written.
+
+    Raises:
+        ValueError: for another suffix, a folder of that name, and a folder that is missing or cannot be written to.
+    """
+    path = Path(path)
+    where = f"{name}={str(path)!r}"
+    if path.suffix.lower() not in suffixes:
+        raise ValueError(f"{where} has suffix {path.suffix!r}; choose from {', '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{where}: the directory {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise ValueError(f"{where} is a directory; name a file")
+    partial = partial_path(path)
+    try:
+        partial.touch(exist_ok=False)
+        partial.unlink()
+    except OSError as error:
+        raise ValueError(f"{where} cannot be written: {error.strerror}; choose another place") from None
+    return path
+
+
+def partial_path(path):
+    """The name under which this process writes what is to become `path`."""
+    return path.with_name(f".{path.name}.partial-{os.getpid()}")
