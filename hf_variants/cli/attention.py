@@ -20,57 +20,72 @@ def add_to(app):
 
 def attention(
     model: Annotated[str, typer.Argument(help="Checkpoint of the family or of a native type.")],
-    text: Annotated[str, typer.Option(help="Text file to read.")],
-    rows: Annotated[int, typer.Option(help="Rows of text.")] = 4,
-    length: Annotated[int, typer.Option(help="Tokens per row.")] = 256,
+    text: Annotated[
+        str, typer.Option(help="File to read: text; for an encoder-decoder a text per line, or pairs; a prompt with --image.")
+    ],
+    target: Annotated[
+        str | None, typer.Option(help="What the decoder of an encoder-decoder writes, line by line; else it writes itself.")
+    ] = None,
+    image: Annotated[list[str] | None, typer.Option(help="Picture file; once per image, in order.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of text.", show_default="4")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens per row; at most, of pairs.", show_default="256")] = None,
     sink_tokens: Annotated[int, typer.Option(help="First tokens that count as a sink.")] = 1,
     maps: Annotated[int | None, typer.Option(help="Draw the maps of this layer instead of the overview.")] = None,
     plot: Plot = None,
     as_json: Json = False,
 ):
-    """Entropy against its bound, sink mass, largest logits and redundancy of every head, on text."""
+    """Entropy against its bound, sink mass, largest logits and redundancy of every head, on text and images."""
     check_plot(plot)
     if maps is not None and plot is None:
         raise ValueError(f"--maps {maps} draws a figure; name its file with --plot")
-    for name, value, least in (("--rows", rows, 1), ("--length", length, 2), ("--sink-tokens", sink_tokens, 0)):
-        if value < least:
+    for name, value, least in (
+        ("--rows", rows, 1),
+        ("--length", length, 2),
+        ("--sink-tokens", sink_tokens, 1),
+        ("--maps", maps, 0),
+    ):
+        if value is not None and value < least:
             raise ValueError(f"{name} {value} must be at least {least}")
-    from ..diagnostics import attention_report
-    from ..jobs.quantization import calibration_ids
-    from ..quantize.checkpoint import load_one_stack
-    from ..training.documents import read_documents
-    from ..training.specs import DataSpec
-    from ..training.tokenizer import load_tokenizer
+    from ..jobs.attention import measure_attention
 
-    loaded = load_one_stack(model).float()
-    documents = list(read_documents(DataSpec(source=text)))
-    layers = loaded.config.num_hidden_layers
-    if maps is not None and not 0 <= maps < layers:
-        raise ValueError(f"--maps {maps}: the model has layers 0 to {layers - 1}")
-    ids = calibration_ids(documents, load_tokenizer(model), rows, length)
-    report = attention_report(loaded, ids, sink_tokens, keep_maps=maps is not None)
+    options = {"rows": rows, "length": length, "sink_tokens": sink_tokens, "maps": maps}
+    tell = (lambda line: None) if as_json else announce
+    reports = measure_attention(model, text, target, image or (), **options, tell=tell)
     if plot:
         from ..diagnostics.plots import plot_heads, plot_maps
 
-        plot_heads(report, plot) if maps is None else plot_maps(report, maps, plot)
+        plot_heads(reports, plot) if maps is None else plot_maps(reports, maps, plot)
     if as_json:
-        print(json.dumps(report.as_dict(), indent=2))
+        plain = {kind: report.as_dict() for kind, report in reports.items()}
+        print(json.dumps(plain["self"] if list(plain) == ["self"] else plain, indent=2))
         return
+    for report in reports.values():
+        console.print(_table(report))
+    announce_files(plot)
+
+
+def _table(report):
+    """Means of each layer's heads."""
     from rich.table import Table
 
-    view = Table(title=f"attention on {report.tokens:,} tokens, means of each layer's heads", title_justify="left")
-    names = ("entropy", "bound", "sink_mass", "learned_sink_mass", "distance")
+    from ..diagnostics.attention_kinds import KINDS
+
+    view = Table(title=f"{KINDS[report.kind]} on {report.tokens:,} tokens, means of each layer's heads", title_justify="left")
+    known = ("entropy", "bound", "sink_mass", "learned_sink_mass", "distance", "image_mass", "even_image_mass")
+    names = [name for name in known if name in report.heads[0]]
     for column in ("layer", *(name.replace("_", " ") for name in names), "max logit", "most alike heads"):
         view.add_column(column, justify="right")
-    for layer in range(layers):
+    for layer in report.layers:
         own = [row for row in report.heads if row["layer"] == layer]
         cells = [f"{sum(row[name] for row in own) / len(own):.3f}" for name in names]
         top = max(row["max_logit"] for row in own)
         capped = max(row["max_capped_logit"] for row in own)
-        logit = f"{top:.1f}" if top == capped else f"{top:.1f} (capped {capped:.1f})"
+        notes = [f"capped {capped:.1f}"] if top != capped else []
+        before = max(row["max_unnormed_logit"] for row in own)
+        notes += [f"without norm {before:.1f}"] if top != before else []
+        logit = f"{top:.1f}" + (f" ({', '.join(notes)})" if notes else "")
         view.add_row(str(layer), *cells, logit, f"{max(row['redundancy'] for row in own):.3f}")
-    console.print(view)
-    announce_files(plot)
+    return view
 
 
 def receptive_field(

@@ -39,10 +39,11 @@ def stream(
     from ..evaluation.long_text import text_ids
     from ..evaluation.streaming import stream_edges, stream_perplexity
     from ..modeling.start_window_cache import StartWindowCache
-    from ..quantize.checkpoint import load_one_stack
+    from ..quantize.checkpoint import check_one_stack, load_one_stack
     from ..training.stages import write_json
     from ..training.tokenizer import load_tokenizer
 
+    check_one_stack(model)
     ids = text_ids(text, load_tokenizer(model), tokens)
     loaded = load_one_stack(model).float()
     for count in sinks:

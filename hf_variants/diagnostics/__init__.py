@@ -3,7 +3,7 @@ close they come to words, and how text attends to them.
 """
 
 from .alignment import alignment
-from .attention_report import AttentionReport, attention_report
+from .attention_report import AttentionReport, attention_report, attention_reports
 from .image_attention import LayerReading, image_attention
 from .image_cost import ImageCost, count_image_cost, measure_seconds, prompt_of
 from .observed import observe_attention
@@ -16,6 +16,7 @@ __all__ = [
     "ReceptiveField",
     "alignment",
     "attention_report",
+    "attention_reports",
     "count_image_cost",
     "image_attention",
     "measure_seconds",

@@ -1,15 +1,15 @@
 """What text does with images: the entropy of its attention against the bound log(N + j), and its share on image tokens.
 
 A text token that is number j of its row, behind N image tokens, sees N + j keys in a causal stack, so the entropy of its
-attention is log(N + j) at most. Notable here: the readable backend is watched while the model runs as it is; where images are
-read by cross-attention, the gates say how much of it enters.
+attention is log(N + j) at most. Notable here: what `attention_kinds` counts per head, as means of a layer over the text
+behind an image; where images are read by cross-attention, the gates say how much of it enters.
 """
 
 from dataclasses import asdict, dataclass
 
 import torch
 
-from .observed import observe_attention
+from .attention_kinds import tally_attention
 
 
 @dataclass
@@ -22,7 +22,7 @@ class LayerReading:
         bound: mean of log(N + j), or of the log of the fewer keys that a window lets through.
         fullest: largest entropy divided by its own bound; 1 is an even look at everything.
         image_share: mean weight on image tokens, delimiters included.
-        even_share: what an even look would put there, mean of N / (N + j).
+        even_share: what an even look would put there, mean of N / (N + j), or of what a window lets through of both.
         cross_entropy, cross_bound: the same for the images that are read by cross-attention before the layer, with the bound
             log(states seen); None where there is none.
         attention_gate, mlp_gate: tanh(alpha) of it; None where there is none.
@@ -44,17 +44,6 @@ class LayerReading:
         return asdict(self)
 
 
-def entropies(weights):
-    """Entropy in nats over the last dimension; what is masked counts nothing."""
-    return -(weights * weights.clamp_min(1e-30).log()).sum(dim=-1)
-
-
-def tokens_before(is_image, real):
-    """(N, j) of each token [B, T]: image tokens, and text tokens up to and with it."""
-    return (is_image & real).long().cumsum(dim=1), (~is_image & real).long().cumsum(dim=1)
-
-
-@torch.no_grad()
 def image_attention(model, inputs):
     """A `LayerReading` per layer of the language model.
 
@@ -69,34 +58,22 @@ def image_attention(model, inputs):
         raise ValueError(
             f"model_type={getattr(model.config, 'model_type', None)!r} reads no images; give a variants_vision model"
         )
-    ids = inputs["input_ids"]
-    is_image, real = ids == model.config.image_token_id, inputs.get("attention_mask", torch.ones_like(ids)).bool()
-    before, number = tokens_before(is_image, real)
-    asked = real & ~is_image & (before > 0)
-    if not asked.any():
-        raise ValueError("no text token stands behind an image, so there is no attention to it; give a question behind images")
+    if inputs.get("pixel_values") is None:
+        raise ValueError("inputs have no pixel_values, so there is no attention to images")
+    tallies = tally_attention(model, dict(inputs), behind_images=True)
     found = {int(layer): gates_of(block) for layer, block in model.model.cross_layers.items()}
-
-    def see(seen):
-        weights = seen.weights.transpose(1, 2)
-        visible = seen.visible[:, 0].expand(len(ids), ids.shape[1], -1)
-        keys = visible.sum(dim=-1)[asked].double()
-        entropy, bound = entropies(weights[asked].double()), keys.log()
-        layer = found.setdefault(seen.layer, {})
-        if seen.across:
-            layer.update(cross_entropy=entropy.mean().item(), cross_bound=bound.mean().item())
-            return
-        on_images = (weights * is_image[:, None, None]).sum(dim=-1)[asked]
-        layer.update(
-            entropy=entropy.mean().item(),
-            bound=bound.mean().item(),
-            fullest=(entropy.amax(dim=1) / bound.clamp_min(1e-9)).amax().item(),
-            image_share=on_images.mean().item(),
-            even_share=(before / (before + number))[asked].double().mean().item(),
+    for tally in tallies["self"]:
+        means = {name: float(values.mean()) for name, values in tally.means().items()}
+        found.setdefault(tally.layer, {}).update(
+            entropy=means["entropy"],
+            bound=means["bound"],
+            fullest=tally.fullest,
+            image_share=means["image_mass"],
+            even_share=means["even_image_mass"],
         )
-
-    with observe_attention(model.model.language_model, see, beside=[model.model.cross_layers]):
-        model(**inputs, use_cache=False)
+    for tally in tallies.get("images", []):
+        means = tally.means()
+        found[tally.layer].update(cross_entropy=float(means["entropy"].mean()), cross_bound=float(means["bound"].mean()))
     return [LayerReading(layer, **found[layer]) for layer in sorted(found)]
 
 

@@ -1,7 +1,8 @@
 """Lets a function see every attention of a model: scores before and after the soft-cap, the mask and the weights.
 
 Notable here: the readable `eager` backend runs unchanged and is only watched, so what is seen is what the model computes; one
-layer's tensors are handed over at a time and not kept.
+layer's tensors are handed over at a time and not kept. Blocks may stand within each other, one for each stack of a model.
+What a query-key norm does is seen by running a layer's attention a second time without it, on the same states.
 """
 
 from contextlib import contextmanager
@@ -10,8 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from ..modeling.attention_backends import ATTENTION_FUNCTIONS
-from ..modeling.attention_scores import causal_mask, eager_attention, repeat_kv
+from ..modeling.attention_scores import causal_mask, repeat_kv
 from ..modeling.cross_attention import CROSS_ATTENTIONS
+from ..modeling.grouped_attention import VariantsAttention
+from ..modeling.latent_attention import NoKeyNorm, VariantsLatentAttention
+from ..modeling.null_modules import Identity
 
 
 @dataclass
@@ -26,6 +30,7 @@ class SeenAttention:
         weights: [B, heads, Q, K], fp32.
         keys, values: [B, kv heads, K, D].
         across: whether the keys are of another stack, or of images.
+        unnormed: scores of the same states without the query-key norm, or None where there is none.
     """
 
     layer: int
@@ -36,6 +41,7 @@ class SeenAttention:
     keys: torch.Tensor
     values: torch.Tensor
     across: bool = False
+    unnormed: torch.Tensor | None = None
 
 
 @contextmanager
@@ -53,31 +59,67 @@ def observe_attention(model, see, beside=()):
             "(hf_variants.convert.from_native)"
         )
     own = {id(module) for part in (model, *beside) for module in part.modules()}
+    inner = ATTENTION_FUNCTIONS["eager"]
+    without_norm = _WithoutNorm()
 
     def watched(module, query, key, value, mask, *, scaling, dropout=0.0, terms):
-        out, weights = eager_attention(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
-        if id(module) in own:
-            see(_seen(module, query, key, value, mask, scaling, terms, weights))
+        out, weights = inner(module, query, key, value, mask, scaling=scaling, dropout=dropout, terms=terms)
+        if without_norm.running:
+            without_norm.scores = _scores(query, key, scaling, terms)
+        elif id(module) in own:
+            see(_seen(module, query, key, value, mask, scaling, terms, weights, without_norm.take()))
         return out, weights
 
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     ATTENTION_FUNCTIONS["eager"] = watched
+    normed = [module for part in (model, *beside) for module in part.modules() if _has_norm(module)]
+    hooks = [module.register_forward_pre_hook(without_norm, with_kwargs=True) for module in normed]
     try:
         yield
     finally:
-        ATTENTION_FUNCTIONS["eager"] = eager_attention
+        for hook in hooks:
+            hook.remove()
+        ATTENTION_FUNCTIONS["eager"] = inner
         model.set_attn_implementation(before)
 
 
-def _seen(module, query, key, value, mask, scaling, terms, weights):
+class _WithoutNorm:
+    """A hook before an attention: runs it once without its query-key norm, and keeps the scores until they are taken."""
+
+    def __init__(self):
+        self.running, self.scores = False, None
+
+    def __call__(self, module, args, kwargs):
+        norms = {name: module._modules[name] for name in ("q_norm", "k_norm")}
+        latent = isinstance(module, VariantsLatentAttention)
+        module.q_norm, module.k_norm, self.running = Identity(), NoKeyNorm() if latent else Identity(), True
+        try:
+            # past the hooks, this one among them
+            module.forward(*args, **kwargs)
+        finally:
+            module.q_norm, module.k_norm, self.running = norms["q_norm"], norms["k_norm"], False
+
+    def take(self):
+        scores, self.scores = self.scores, None
+        return scores
+
+
+def _has_norm(module):
+    return isinstance(module, (VariantsAttention, VariantsLatentAttention)) and not isinstance(module.q_norm, Identity)
+
+
+def _scores(query, key, scaling, terms):
     scores = (query @ repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3)).float() * scaling
-    if terms.key_scale is not None:
-        scores = scores * terms.key_scale.unsqueeze(2)
+    return scores if terms.key_scale is None else scores * terms.key_scale.unsqueeze(2)
+
+
+def _seen(module, query, key, value, mask, scaling, terms, weights, unnormed):
+    scores = _scores(query, key, scaling, terms)
     mask = causal_mask(module, query, key, mask)
     if mask is None:
         visible = torch.ones(1, 1, *scores.shape[2:], dtype=torch.bool, device=scores.device)
     else:
         visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     across = isinstance(module, tuple(CROSS_ATTENTIONS.values()))
-    return SeenAttention(module.layer_idx, scores, terms.softcap, visible, weights.float(), key, value, across)
+    return SeenAttention(module.layer_idx, scores, terms.softcap, visible, weights.float(), key, value, across, unnormed)

@@ -42,9 +42,9 @@ def read_examples(spec, task):
             leaves a part without records.
     """
     refuse_idle_data_keys(spec, lambda source: _READERS.get(Path(source).suffix))
-    whole = _read(spec, spec.source, "data.source", task)
+    whole = read_whole(spec, spec.source, "data.source", task)
     if spec.eval_source is not None:
-        train, held_out = whole, _read(spec, spec.eval_source, "data.eval_source", task)
+        train, held_out = whole, read_whole(spec, spec.eval_source, "data.eval_source", task)
     else:
         train, held_out = _split(whole, spec)
     digest = hashlib.sha256()
@@ -60,7 +60,8 @@ def is_chat(record):
     return any(isinstance(record.get(name), list) for name in ("messages", "prompt", "completion", "chosen"))
 
 
-def _read(spec, source, what, task):
+def read_whole(spec, source, what, task):
+    """All records of `source`, checked for the task; `what` names it in errors. Raises ValueError as `read_examples`."""
     if not source:
         raise ValueError(f"{what} is empty; name a .jsonl, .json, .csv or .parquet file, or a `datasets` name")
     dataset = _load(spec, source, what)

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from ..analysis.joined import sees_images
 from ..diagnostics import count_image_cost, image_attention, measure_seconds, prompt_of
 from ..modeling.vocabulary import nearest
+from ..quantize.checks import refuse_quantized_config
+from .attention import image_inputs
 
 
 def image_costs(source, images, compressions=("own",), text_tokens=32, dtype_bytes=2, measure=False):
@@ -35,14 +38,19 @@ def image_costs(source, images, compressions=("own",), text_tokens=32, dtype_byt
 
 
 def attention_to_images(source, text, images):
-    """`LayerReading`s of a saved model on pictures and a text. Raises ValueError where they do not fit."""
-    from transformers import AutoModelForImageTextToText, AutoProcessor
+    """`LayerReading`s of a checkpoint, of the family or of a native type that converts, on a prompt and pictures.
 
-    read_vision_config(source)
-    model = AutoModelForImageTextToText.from_pretrained(source).float().eval()
-    processor = AutoProcessor.from_pretrained(source)
-    inputs = processor(images=list(images), text=text, return_tensors="pt")
-    return image_attention(model, dict(inputs))
+    Raises:
+        ValueError: where they do not fit.
+    """
+    from ..quantize.checkpoint import config_at, load_full_precision
+
+    config = config_at(source)
+    if not sees_images(config):
+        raise ValueError(f"{source!s} is a {config.model_type!r}, which reads no images; give a vision-language model")
+    refuse_quantized_config(config)
+    inputs = image_inputs(source, text, images)
+    return image_attention(load_full_precision(source).float(), inputs)
 
 
 def read_vision_config(source):

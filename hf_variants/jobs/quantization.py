@@ -64,11 +64,11 @@ def calibration_ids(texts, tokenizer, rows, length):
     packed = [row["input_ids"] for row in pack(encode_documents(texts, tokenizer), length)]
     if not packed:
         raise ValueError(f"the text does not fill one row of length={length} tokens; give more of it, or shorter rows")
-    chosen = [packed[index] for index in _spread(len(packed), rows)]
+    chosen = [packed[index] for index in spread(len(packed), rows)]
     return torch.stack([torch.as_tensor(row, dtype=torch.long) for row in chosen])
 
 
-def _spread(there, wanted):
+def spread(there, wanted):
     """Indices of `wanted` of `there` things, evenly spread; of all of them, each once, where there are no more."""
     count = min(there, wanted)
     return [index * there // count for index in range(count)]
@@ -183,7 +183,7 @@ def pair_batches(records, tokenizer, config, spec, rows):
     """Up to `rows` pairs, evenly spread over the records, as batches of 8 that an encoder-decoder takes."""
     from ..seq2seq.pairs import PairCollator, decoder_start_of, encode_pairs
 
-    chosen = [records[index] for index in _spread(len(records), rows)]
+    chosen = [records[index] for index in spread(len(records), rows)]
     if not chosen:
         return []
     encoded = encode_pairs(chosen, tokenizer, spec.pairs, decoder_start_of(config, f"model_path={spec.model_path!r}"))

@@ -195,7 +195,7 @@ def load_full_precision(src):
     """
     from hf_variants.convert import from_native
 
-    config = _config_at(src)
+    config = config_at(src)
     refuse_quantized_config(config)
     ours = config.model_type.split("_")[0] == "variants"
     if ours:
@@ -212,11 +212,19 @@ def load_one_stack(src):
     Raises:
         ValueError: also for an encoder-decoder and for a model that reads images, before their weights are read.
     """
-    refuse_several_stacks(_config_at(src), src)
+    check_one_stack(src)
     return load_full_precision(src)
 
 
-def _config_at(src):
+def check_one_stack(src):
+    """Refuse what `load_one_stack` would refuse, by the config alone. Raises ValueError."""
+    config = config_at(src)
+    refuse_quantized_config(config)
+    refuse_several_stacks(config, src)
+
+
+def config_at(src):
+    """The config of a folder or Hub id. Raises ValueError where there is none."""
     from transformers import AutoConfig
 
     try:

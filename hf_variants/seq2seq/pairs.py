@@ -31,9 +31,10 @@ class EncodedPairs(torch.utils.data.Dataset):
 
 
 def decoder_start_of(config, where):
-    """`decoder_start_token_id` of a model's config. Raises ValueError naming `where` when there is none."""
+    """`decoder_start_token_id` of a model's config. Raises ValueError naming `where` when there is none, unless its decoder
+    begins with the last token of what it writes (mBART)."""
     start = getattr(config, "decoder_start_token_id", None)
-    if start is None:
+    if start is None and getattr(config, "decoder_start", "token") == "token":
         raise ValueError(
             f"{where} has no decoder_start_token_id, so its decoder could not begin; set it in the config (T5 begins with the "
             "pad, BART with the end token)"

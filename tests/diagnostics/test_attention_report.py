@@ -86,6 +86,31 @@ def test_soft_cap_shows_before_and_after():
     assert max(row["max_logit"] for row in rows) > 2
 
 
+NORMED = {
+    "head": {"qk_norm": "head"},
+    "channels, after RoPE": {"qk_norm": "full", "qk_norm_after_rope": True},
+    "latent": {**MLA, "qk_norm": "head"},
+    "l2 of latents": {**MLA, "qk_norm": "l2"},
+}
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_logits_without_a_norm_are_those_of_the_model_without_it(name):
+    torch.manual_seed(1)
+    normed, bare = build(**NORMED[name]), build(**{**NORMED[name], "qk_norm": "none", "qk_norm_after_rope": False})
+    state = {key: tensor for key, tensor in normed.state_dict().items() if key in bare.state_dict()}
+    assert len(state) == len(bare.state_dict())
+    bare.load_state_dict(state)
+    with torch.no_grad():
+        before = normed(IDS).last_hidden_state
+        found, expected = attention_report(normed, IDS).heads, attention_report(bare, IDS).heads
+        assert torch.equal(normed(IDS).last_hidden_state, before)
+    # states of later layers differ
+    for one, other in zip(found[:4], expected[:4], strict=True):
+        assert one["max_unnormed_logit"] == pytest.approx(other["max_logit"], rel=1e-5) != one["max_logit"]
+    assert all(row["max_unnormed_logit"] == row["max_logit"] for row in expected)
+
+
 def test_a_learned_sink_takes_what_keys_do_not():
     model = build(**TOGGLES["sinks"])
     for layer in model.layers:
@@ -158,7 +183,7 @@ def test_command_line(tmp_path, capsys):
         assert stop.value.code == 2 and match in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_models_of_several_stacks_are_refused():
+def test_a_pair_is_sent_to_the_function_for_several_kinds():
     pair = variants.build(variants.tiny_pair())
-    with pytest.raises(ValueError, match="VariantsForSeq2SeqLM is an encoder-decoder"):
+    with pytest.raises(ValueError, match=r"is an encoder-decoder, which has three kinds.*attention_reports\(model"):
         attention_report(pair, torch.zeros(1, 4, dtype=torch.long))

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_variants.diagnostics import alignment, count_image_cost, image_attention, measure_seconds, prompt_of
-from hf_variants.diagnostics.image_attention import entropies
+from hf_variants.diagnostics.attention_tally import entropy
 from tests.towers import own_config
 from tests.variants import MLA
 from tests.vision import BRIDGES, IMAGE, IMAGE_ID, MIXED, batch, vision_config, vlm
@@ -122,7 +122,7 @@ def test_readings_are_those_of_the_weights_and_leave_the_model_as_it_was(bridge)
         weights = model(**inputs, output_attentions=True).attentions
     for reading, layer in zip(readings, weights[-2:], strict=True):
         rows = layer[0, :, -2:].double()
-        assert reading.entropy == pytest.approx(entropies(rows).mean().item(), abs=1e-5)
+        assert reading.entropy == pytest.approx(entropy(rows).mean().item(), abs=1e-5)
         assert reading.image_share == pytest.approx(rows[..., 1:-2].sum(dim=-1).mean().item(), abs=1e-5)
         assert 0 < reading.fullest <= 1 + 1e-6
 
