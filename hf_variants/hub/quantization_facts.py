@@ -42,7 +42,8 @@ def quantization_measured(directory):
     return {
         "method": f"{report['method']}, {report['bits']} bits, "
         + (f"groups of {report['group_size']}" if report["group_size"] > 0 else "one group per output")
-        + (", symmetric" if report.get("symmetric") else ""),
+        + (", symmetric" if report.get("symmetric") else "")
+        + (f", by AutoAWQ {report['producer']['autoawq']}" if report.get("producer") else ""),
         "bits": report["bits"],
         "matrices": report["quantized_modules"],
         "bytes": report.get("bytes"),

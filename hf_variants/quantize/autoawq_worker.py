@@ -58,9 +58,29 @@ def quantize(folder, tell):
         max_calib_samples=len(rows),
         max_calib_seq_len=len(rows[0]),
         apply_clip=job["clip"],
+        quantizer_cls=_with_copies(quantizer.AwqQuantizer),
     )
     model.save_quantized(str(folder / "output"))
     tell({"event": "written"})
+
+
+def _with_copies(quantizer_class):
+    """AutoAWQ's quantizer, with the weights that its search of scales goes back to in memory of their own.
+
+    It keeps them by `.cpu()`, which copies nothing where they lie on a CPU already: its first candidate is multiplied into
+    what it keeps, every other one is tried on that, and the layer stays so (autoawq 0.2.9).
+    """
+
+    class WithCopies(quantizer_class):
+        def _compute_best_scale(self, x, w_mean, x_mean, module2inspect, *rest, **options):
+            shared = module2inspect.state_dict
+            module2inspect.state_dict = lambda: {name: tensor.clone() for name, tensor in shared().items()}
+            try:
+                return super()._compute_best_scale(x, w_mean, x_mean, module2inspect, *rest, **options)
+            finally:
+                del module2inspect.state_dict
+
+    return WithCopies
 
 
 def _told(layers, tell):

@@ -76,6 +76,17 @@ def check_finite_weights(model):
             raise ValueError(f"{name} holds NaN or infinite values, which no scale can represent; mend the checkpoint first")
 
 
+def in_storage(name, tensor, dtype):
+    """`tensor` in the dtype in which it is stored. Raises ValueError where that cannot hold its values."""
+    stored = tensor.to(dtype)
+    if not torch.isfinite(stored).all():
+        raise ValueError(
+            f"{name} holds values up to {float(tensor.abs().max()):.4g}, which are infinite in {dtype}; choose "
+            "dtype=torch.bfloat16 or torch.float32"
+        )
+    return stored
+
+
 def check_not_quantized(model):
     """Raise ValueError when the model is quantised already."""
     refuse_quantized_config(model.config)

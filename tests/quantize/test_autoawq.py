@@ -87,6 +87,8 @@ def test_what_it_wrote_is_brought_in_measured_and_checked(to, made, tmp_path):
     assert report["perplexity"]["awq"] == pytest.approx(report["perplexity"]["rtn"]) and report["quantized_modules"] == 14
     assert report["calibration"]["tokens"] == calibration(8).numel() and report["max_logit_difference"] < 1e-4
     assert json.loads((tmp_path / "q" / "quantization_report.json").read_text()) == report
+    if to == "variants":
+        assert "groups of 32, by AutoAWQ 0.2.9 |" in (tmp_path / "q" / "README.md").read_text()
     ours = AutoModelForCausalLM.from_pretrained(tmp_path / "q", dtype=torch.float32)
     theirs = AutoModelForCausalLM.from_pretrained(made / "output", dtype=torch.float32)
     assert ours.config.model_type == ("llama" if to == "native" else "variants")
@@ -248,6 +250,7 @@ def test_the_worker_hands_over_our_tokens_and_reads_the_older_config_as_ours(mon
     assert older["rope_theta"] == 500.0 and older["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
     assert "rope_parameters" not in older and older["torch_dtype"] == "float32"
     quantizer = ModuleType("awq.quantize.quantizer")
+    quantizer.AwqQuantizer = type("AwqQuantizer", (), {})
 
     def load(folder, **options):
         asked["load"] = options
@@ -271,11 +274,37 @@ def test_the_worker_hands_over_our_tokens_and_reads_the_older_config_as_ours(mon
     ]
     assert asked["calib_data"] == rows.tolist() and asked["max_calib_samples"] == 3 and asked["max_calib_seq_len"] == 16
     assert asked["quant_config"] == {"zero_point": True, "q_group_size": 32, "w_bit": 4, "version": "GEMM"}
+    assert issubclass(asked["quantizer_cls"], quantizer.AwqQuantizer)
     assert asked["apply_clip"] is False and asked["load"]["trust_remote_code"] is False
     assert asked["saved"] == str(tmp_path / "output")
     autoawq._compare(tmp_path, autoawq._full_logits(ours), FACTS)
     with torch.no_grad():
         assert far(load_file(tmp_path / "logits.safetensors")["logits"], model(probe).logits) < 1e-5
+
+
+class _Searching:
+    """Tries scales as autoawq 0.2.9 does: what it goes back to is kept by `.cpu()`."""
+
+    def _compute_best_scale(self, x, w_mean, x_mean, module, linears, output):
+        kept = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
+        for scale in (2.0, 3.0):
+            for linear in linears:
+                linear.weight.mul_(scale)
+                linear.weight.data = linear.weight.data + 1
+            module.load_state_dict(kept)
+        return scale
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_weights_are_whole_again_after_autoawqs_search_on_a_cpu(kept):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    before = module[0].weight.detach().clone()
+    quantizer = (autoawq_worker._with_copies(_Searching) if kept else _Searching)()
+    with torch.no_grad():
+        assert quantizer._compute_best_scale(None, None, None, module, [module[0]], None) == 3.0
+    # without our copies they would not be
+    assert torch.equal(module[0].weight, before) == kept
+    assert "state_dict" not in vars(module)
 
 
 @pytest.mark.slow

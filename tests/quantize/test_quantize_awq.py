@@ -177,6 +177,23 @@ def test_values_that_are_not_finite_name_their_layer():
         quantize_awq(overflowing, calibration(), group_size=32)
 
 
+def test_a_dtype_that_cannot_hold_what_stays_dense_is_refused():
+    outside, inside = fitting(), fitting()
+    # a token that no probe meets by chance alone
+    outside.model.embed_tokens.weight.data[60, 0] = 1e5
+    inside.model.layers[1].input_layernorm.weight.data[0] = 1e5
+    for model, name in ((outside, "model.embed_tokens"), (inside, "model.layers.1.input_layernorm")):
+        with pytest.raises(ValueError, match=rf"{name}.weight holds values up to 1e\+05, which are infinite in torch.float16"):
+            quantize_rtn(model, group_size=32, dtype=torch.float16)
+
+
+def test_weights_below_every_scale_are_told():
+    model = fitting()
+    model.model.layers[1].mlp.up_proj.weight.data *= 1e-8
+    assert "miss most of their weights" in quantize_rtn(model, group_size=32).report.warnings[0]
+    assert quantize_rtn(fitting(), group_size=32).report.warnings == []
+
+
 def test_an_already_quantised_model_is_refused():
     result = quantize_rtn(fitting(), group_size=32)
     with pytest.raises(ValueError, match="already quantised .*'awq'"):
