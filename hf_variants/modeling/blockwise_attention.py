@@ -18,7 +18,8 @@ from .memory_lean import through
 from .plain_linear import in_autocast_dtype
 from .score_terms import ScoreTerms
 
-BLOCK_ELEMENTS = 1 << 21
+# Numbers of a block of scores: on a CPU what its cache holds; elsewhere a block must be worth the dozens of kernels it starts.
+BLOCK_ELEMENTS, ACCELERATOR_BLOCK_ELEMENTS = 1 << 21, 1 << 26
 
 
 def blockwise_attention(module, query, key, value, mask, scaling, terms):
@@ -60,11 +61,12 @@ class _Rules(NamedTuple):
 
 
 def _blocks(query, key):
-    """Slices of the query axis whose scores hold at most BLOCK_ELEMENTS numbers; one slice while tracing."""
+    """Slices of the query axis whose scores hold at most so many numbers; one slice while tracing."""
     q_len = query.shape[2]
     if is_tracing(query):
         return [slice(0, q_len)]
-    rows = max(16, BLOCK_ELEMENTS // max(query.shape[0] * query.shape[1] * key.shape[2], 1))
+    numbers = BLOCK_ELEMENTS if query.device.type == "cpu" else ACCELERATOR_BLOCK_ELEMENTS
+    rows = max(16, numbers // max(query.shape[0] * query.shape[1] * key.shape[2], 1))
     return [slice(start, min(start + rows, q_len)) for start in range(0, q_len, rows)]
 
 

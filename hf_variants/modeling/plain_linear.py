@@ -29,6 +29,7 @@ def records_gradients(*tensors):
 def in_autocast_dtype(*tensors):
     """The tensors as autocast hands them to torch's own products; None stays None."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    # asked of a device without autocast ("meta"), torch raises
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
     return tuple(None if part is None else part.to(torch.get_autocast_dtype(device)) for part in tensors)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import gpu, growth, loading, recipe, work
+from benchmarks import growth, loading, recipe, work
 from benchmarks.case import OURS, Case, Ready, measure
 from benchmarks.cases import CASES, find_case
 from benchmarks.generation import CONFIG, graphs_of_shapes_seen_before
@@ -161,13 +161,3 @@ def test_the_shares_of_a_step_are_of_the_whole_step(tmp_path, monkeypatch):
     found = recipe.shares(recipe.recipe_trainer(model, rows, str(tmp_path / "out")))
     assert set(found) == {"ExpertMetricsCallback", "PerplexityCallback", "ThroughputCallback", "checks of numbers", "rows"}
     assert 0.5 < found["ThroughputCallback"] < 1.3 and 0 < found["checks of numbers"] < 0.3
-
-
-@pytest.mark.slow
-def test_the_gpu_run_works_on_small_shapes(tmp_path):
-    target = tmp_path / "gpu.json"
-    results = gpu.main(["--tiny", "--output", str(target)])
-    assert json.loads(target.read_text()) == results
-    assert set(results) == {"card", *gpu.SECTIONS}
-    for name in gpu.SECTIONS:
-        assert "failed" not in results[name] and "skipped" not in results[name], results[name]

@@ -1,0 +1,1 @@
+"""The family on one CUDA card, against native: `python -m benchmarks.gpu`."""
