@@ -59,8 +59,9 @@ def drafts(spec):
     """[(Variant, TrainingSpec)] of the first seed, each checked as far as it can be without a tokenizer.
 
     Raises:
-        ValueError: naming the variant, for whatever its run would refuse.
+        ValueError: as `check_spec`, and naming the variant, for whatever its run would refuse.
     """
+    check_spec(spec)
     checked = []
     for variant in variants_of(spec):
         try:

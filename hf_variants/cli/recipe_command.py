@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from ..report.output_file import check_output_folder
 from ..training.spec_parsing import describe_keys, load_spec
 
 Config = Annotated[str | None, typer.Option("--config", "-c", help="Recipe (YAML), as the first word does; see recipes/.")]
@@ -30,7 +31,10 @@ def add_recipe_command(app, name, spec_class, run, summary, positional=()):
     """
 
     def command(words: Words = None, config: Config = None):
-        run(load_spec(spec_class, config, name_places(words or (), positional)))
+        spec = load_spec(spec_class, config, name_places(words or (), positional))
+        if getattr(spec, "output_dir", None):
+            check_output_folder("output_dir", spec.output_dir)
+        run(spec)
 
     command.__doc__ = help_text(summary, spec_class)
     app.command(name, context_settings=SETTINGS)(command)

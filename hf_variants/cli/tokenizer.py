@@ -29,7 +29,7 @@ def report(
 ):
     """Tokens per character and byte in English, Chinese, Japanese, Korean and code, or in texts of your own."""
     check_plot(plot)
-    texts = None if not text else dict(_named_file(word) for word in text)
+    texts = None if not text else _named_files(text)
     from ..tokens import tokenizer_report
     from ..training.tokenizer import load_tokenizer
 
@@ -110,8 +110,21 @@ def sweep(
         for index, cost in enumerate(costs)
     ]
     _table(f"vocabularies in {config}, documents of {document_bytes:,} bytes", columns, cells)
-    announce("* fewest forward FLOPs per byte" + (" within the budget" if max_table_parameters else ""))
+    if best is None:
+        announce(f"no vocabulary has tables within --max-table-parameters {max_table_parameters:,.4g}")
+    else:
+        announce("* fewest forward FLOPs per byte" + (" within the budget" if max_table_parameters else ""))
     announce_files(plot)
+
+
+def _named_files(words):
+    """{language: text} of `LANGUAGE=FILE` words. Raises ValueError for a language that is given twice."""
+    named = [_named_file(word) for word in words]
+    languages = [language for language, _ in named]
+    for language in languages:
+        if languages.count(language) > 1:
+            raise ValueError(f"--text {language}= is given twice; join its files, or give each a name of its own")
+    return dict(named)
 
 
 def _named_file(word):
@@ -136,7 +149,7 @@ def _table(title, columns, rows):
 
     view = Table(title=title, title_justify="left")
     for column in columns:
-        view.add_column(column)
+        view.add_column(column, overflow="fold")
     for row in rows:
         view.add_row(*row)
     console.print(view)

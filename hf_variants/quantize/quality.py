@@ -48,13 +48,14 @@ def quantization_quality(source, quantized, ids=None, *, length=512, batch_size=
         ValueError: for a source that is quantized, a folder that holds no quantized Linear or cannot be loaded whole, or
             layers that do not match, naming them.
     """
+    method = _method_of(quantized)
     model = load_full_precision(source)
     if model.config.sub_configs:
         raise ValueError(
             f"model_type={model.config.model_type!r} is made of {sorted(model.config.sub_configs)}; errors are told of models "
             "of one stack: choose a decoder"
         )
-    packed, method = _load_quantized(source, quantized)
+    packed = _load_quantized(source, quantized, method)
     names = {name: module for name, module in packed.named_modules() if isinstance(module, packed_kinds())}
     if not names:
         raise ValueError(
@@ -104,12 +105,12 @@ def dense_weight(module):
     return dequantize_bnb_weight(module.weight, getattr(module, "state", None)).float()
 
 
-def _load_quantized(source, quantized):
-    """(model, method). Raises ValueError where it is not quantized, or not all there."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _method_of(quantized):
+    """What `quantized` was quantized by, read before any weights. Raises ValueError where it was not."""
+    from transformers import AutoConfig
 
     if str(quantized) in SCHEMES:
-        return load_in_bitsandbytes(source, str(quantized)), str(quantized)
+        return str(quantized)
     try:
         config = AutoConfig.from_pretrained(quantized)
     except OSError as error:
@@ -120,9 +121,17 @@ def _load_quantized(source, quantized):
     if settings is None:
         raise ValueError(f"{str(quantized)!r} is not quantized: its config has no quantization_config; give the source first")
     method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
-    method = str(getattr(method, "value", method))
+    return str(getattr(method, "value", method))
+
+
+def _load_quantized(source, quantized, method):
+    """The quantized model. Raises ValueError where it is not all there."""
+    from transformers import AutoModelForCausalLM
+
+    if str(quantized) in SCHEMES:
+        return load_in_bitsandbytes(source, str(quantized))
     try:
-        return AutoModelForCausalLM.from_pretrained(quantized), method
+        return AutoModelForCausalLM.from_pretrained(quantized)
     except (OSError, ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"{str(quantized)!r} ({method}) cannot be loaded whole: {reason}") from error

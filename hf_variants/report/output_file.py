@@ -1,4 +1,4 @@
-"""Whether a file that a command is asked to write can be written, said before anything is computed for it.
+"""Whether a file or folder that a command is asked to write can be written, said before anything is computed for it.
 
 Notable here: permissions, read-only and full file systems are found out by making a file beside the one that is asked for.
 """
@@ -25,13 +25,28 @@ def check_output_path(name, path, suffixes):
         raise ValueError(f"{where}: the directory {str(path.parent)!r} does not exist")
     if path.is_dir():
         raise ValueError(f"{where} is a directory; name a file")
+    _probe(path, where)
+    return path
+
+
+def check_output_folder(name, path):
+    """Refuse a folder `path` that can neither be written to nor made. Raises ValueError naming the field `name`."""
+    path = Path(path)
+    where = f"{name}={str(path)!r}"
+    nearest = next((part for part in (path, *path.parents) if part.exists()), Path())
+    if not nearest.is_dir():
+        raise ValueError(f"{where}: {str(nearest)!r} is a file, and no folder can be made of it; choose another place")
+    _probe(nearest / (path.name or "output"), where)
+
+
+def _probe(path, where):
+    """Make a file beside `path` and remove it."""
     partial = partial_path(path)
     try:
         partial.touch(exist_ok=False)
         partial.unlink()
     except OSError as error:
         raise ValueError(f"{where} cannot be written: {error.strerror}; choose another place") from None
-    return path
 
 
 def partial_path(path):

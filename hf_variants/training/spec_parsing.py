@@ -55,7 +55,7 @@ def read_recipe(path):
         raise ValueError(f"config={str(path)!r} is not a file")
     try:
         mapping = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"config={str(path)!r} is not valid YAML: {' '.join(str(error).split())}") from None
     if mapping is None:
         return {}

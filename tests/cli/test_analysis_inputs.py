@@ -35,7 +35,8 @@ def files(tmp_path_factory):
     for name, keys in configs.items():
         found[name] = str(folder / f"{name}.json")
         (folder / f"{name}.json").write_text(json.dumps(keys))
-    (folder / "binary.json").write_bytes(b"\xff\xfe\x00\x01")
+    for name in ("binary.json", "recipe.yaml"):
+        (folder / name).write_bytes(b"\xff\xfe\x00\x01")
     (folder / "text.txt").write_text("\n\n".join(f"word {i} and another {7 * i}" for i in range(60)))
     VariantsForCausalLM(VariantsConfig(**SMALL)).config.save_pretrained(folder / "ours without weights")
     for name, keys in (("native without weights", LLAMA), ("awq", {**LLAMA, "quantization_config": {"quant_method": "awq"}})):
@@ -44,7 +45,7 @@ def files(tmp_path_factory):
         found[name] = str(folder / name)
     return {
         **found,
-        **{"binary": str(folder / "binary.json"), "text": str(folder / "text.txt")},
+        **{"binary": str(folder / "binary.json"), "text": str(folder / "text.txt"), "recipe": str(folder / "recipe.yaml")},
         **{"ours without weights": str(folder / "ours without weights"), "nowhere": str(folder / "nowhere")},
     }
 
@@ -52,7 +53,7 @@ def files(tmp_path_factory):
 def refused(capsys, files, words):
     """What a command says to `words`, in which {name} is a file; it must exit with 2."""
     with pytest.raises(SystemExit) as stop:
-        cli.main([word.format_map(files) if word.startswith("{") else word for word in words])
+        cli.main([word.format_map(files) if "{" in word else word for word in words])
     printed = capsys.readouterr()
     assert stop.value.code == 2, (words, printed.out[-300:], printed.err[-300:])
     return " ".join(printed.err.split())
@@ -121,6 +122,16 @@ WRONG = {
     "half a law": (["scaling", "plan", "--flops", "1e20", "--law", "{half a law}"], "half a law.json' is no law written by"),
     "a law of a list": (["scaling", "plan", "--flops", "1e20", "--law", "{list}"], "holds a list, not a law"),
     "absurd quality": (["scaling", "plan", "--flops", "1e20", "--quality", "1e9"], "quality=1000000000.0 is out of range"),
+    "a language twice": (
+        ["tokenizer", "report", "{nowhere}", "--text", "en={text}", "--text", "en={text}"],
+        "--text en= is given twice; join its files",
+    ),
+    "no seeds": (["extrapolate", "recipes/extrapolate.yaml", "seeds=[]"], "seeds=[] must be at least one whole number"),
+    "one seed twice": (["extrapolate", "recipes/extrapolate.yaml", "seeds=[0,0]"], "seeds=[0, 0] must be at least one"),
+    "a recipe that is no text": (["extrapolate", "{recipe}"], "is not valid YAML: 'utf-8' codec can't decode"),
+    "runs in a file": (["extrapolate", "recipes/extrapolate.yaml", "output_dir={text}/runs"], "is a file, and no folder can"),
+    "runs that cannot be written": (["extrapolate", "recipes/extrapolate.yaml", "output_dir=/proc/x"], "cannot be written"),
+    "no such quantization": (["quality-of-quantization", "{nowhere}", "int9"], "give a quantized folder, or one of ['nf4'"),
     "no key": (["count", "{decoder}", "=3"], "'=3' is no setting"),
     "negative budget": (["scaling", "plan", "--flops", "-1"], "flops=-1.0 is out of range"),
     "no model": (["profile-cache", "hidden_size=4"], "hidden_size=4 changes a config, and none is named"),
