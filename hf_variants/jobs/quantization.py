@@ -193,9 +193,12 @@ def pair_batches(records, tokenizer, config, spec, rows):
 
 def _check_output(spec):
     """Refuse a directory with files that no quantization wrote, since the checkpoint replaces the directory whole."""
-    from ..quantize.writer import refuse_source_as_target
+    from ..quantize.writer import refuse_inside_a_file, refuse_source_as_target
 
+    if Path(spec.model_path).is_file():
+        raise ValueError(f"model_path={spec.model_path!r} is a file; name the folder of a checkpoint, or a repository id")
     refuse_source_as_target(spec.model_path, spec.output_dir)
+    refuse_inside_a_file(spec.output_dir)
     directory = Path(spec.output_dir)
     if directory.is_file():
         raise ValueError(f"output_dir={spec.output_dir!r} is a file; name a folder")
@@ -322,6 +325,7 @@ def _quantize(spec, calibration, held_out, announce):
         announce(f"quantize: {text}")
     names = (
         *("method", "bits", "group_size", "quantized_modules", "unquantized_modules", "starved_experts", "tokens_per_expert"),
-        *("perplexity", "warnings", "source_bytes", "producer"),
+        *("perplexity", "warnings", "source_bytes"),
     )
-    return {name: report.get(name) for name in (*names, "bytes")}
+    told = {"producer": report["producer"]} if "producer" in report else {}
+    return {**{name: report.get(name) for name in (*names, "bytes")}, **told}

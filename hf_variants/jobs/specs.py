@@ -92,7 +92,7 @@ class QuantizeSpec:
     data: DataSpec = key("documents of calibration (the training part) and evaluation (the held-out part)", factory=DataSpec)
     pairs: PairsSpec = key("encoder-decoders, instead of calibration and data: pairs of texts", factory=PairsSpec)
     calibration_rows: int = key("rows of calibration", 32, least=1)
-    calibration_length: int | None = key("tokens per row; null means data.sequence_length", None, least=1)
+    calibration_length: int | None = key("tokens per row; null means data.sequence_length", None, least=2)
     eval_rows: int = key("held-out rows on which full, rounded and quantized are compared; 0: none", 0, least=0)
     overwrite: bool = key("start afresh where output_dir holds a run with other settings", False)
 

@@ -71,12 +71,17 @@ def save_quantized(result, directory, *, tokenizer=None, overwrite=False, facts=
 def check_target(directory, overwrite):
     """Raise ValueError when `directory` cannot become the new folder."""
     directory = Path(directory)
-    if in_the_way := [str(parent) for parent in directory.parents if parent.is_file()]:
-        raise ValueError(f"output {str(directory)!r} would lie in {in_the_way[0]!r}, which is a file; name another folder")
+    refuse_inside_a_file(directory)
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"output {str(directory)!r} is a file; name a folder")
     if directory.is_dir() and any(directory.iterdir()) and not overwrite:
         raise ValueError(f"output folder {str(directory)!r} is not empty; name another one or pass overwrite=True")
+
+
+def refuse_inside_a_file(directory):
+    """Raise ValueError where a folder cannot be made because a file stands where another one should."""
+    if in_the_way := [str(parent) for parent in Path(directory).parents if parent.is_file()]:
+        raise ValueError(f"output {str(directory)!r} would lie in {in_the_way[0]!r}, which is a file; name another folder")
 
 
 def refuse_source_as_target(source, directory):

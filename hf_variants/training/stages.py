@@ -64,7 +64,12 @@ class Stage:
                 changes = ""
             elif barred or not allow_changes:
                 raise ValueError(self._refusal(record["name"], changes, barred if allow_changes else None, bool(barred)))
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"directory {str(self.directory)!r} cannot be made ({error.strerror}); name another one"
+            ) from error
         self._sweep()
         self._write("started", None)
         return changes

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_variants.jobs import QuantizeSpec
-from hf_variants.jobs.quantization import calibration_ids, check_quantization, pair_batches, rounding_beside
+from hf_variants.jobs.quantization import calibration_ids, check_quantization, pair_batches, quantize, rounding_beside
 from hf_variants.seq2seq.specs import PairsSpec
 from hf_variants.training.packing import encode_documents, pack
 from hf_variants.training.spec_parsing import build_spec
@@ -56,3 +56,19 @@ def test_the_rounding_beside_an_awq_run_can_be_run():
     rounding = rounding_beside(awq, "other")
     check_quantization(rounding)
     assert (rounding.method, rounding.output_dir, rounding.symmetric, rounding.group_size) == ("rtn", "other", True, 32)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a.txt", "q", "model_path='.*a.txt' is a file; name the folder of a checkpoint"),
+        ("full", "a.txt/q", "would lie in '.*a.txt', which is a file"),
+        ("full", "/proc/q", "'/proc/q' cannot be made .*name another one"),
+    ],
+)
+def test_places_that_are_files_are_refused_in_words(source, target, message, tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "full").mkdir()
+    keys = {"model_path": str(tmp_path / source), "output_dir": str(tmp_path / target), "method": "rtn"}
+    with pytest.raises(ValueError, match=message):
+        quantize(build_spec(QuantizeSpec, keys))
