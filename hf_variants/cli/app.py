@@ -7,7 +7,7 @@ from importlib import import_module
 
 import typer
 
-from ..training.errors import RunStopped
+from ..training.errors import RunStopped, first_line
 from .console import print_error
 
 # In the order of the help.
@@ -89,6 +89,11 @@ def run(arguments=None):
             raise
         where = "" if error.filename is None else f": {error.filename}"
         print_error(f"{error.strerror}{where}")
+        code = 1
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        print_error(f"not enough memory for what was asked ({first_line(error)}); ask for fewer or shorter rows")
         code = 1
     except Exception as error:
         # typer's usage errors know their own exit code; anything else is a defect and keeps its traceback

@@ -26,8 +26,10 @@ def kv_heads(
     from rich.progress import Progress
 
     from ..jobs.kv_heads import change_kv_heads
+    from ..jobs.texts import documents
 
-    texts, rows = (None if path is None else _documents(path) for path in (text, calibration))
+    named = {"--text": text, "--calibration": calibration}
+    texts, rows = (None if path is None else documents(path, option) for option, path in named.items())
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("layers", total=None)
         tick = lambda done, total: progress.update(task, completed=done, total=total)  # noqa: E731
@@ -43,10 +45,3 @@ def kv_heads(
     if "perplexity" in facts:
         numbers["perplexity"] = f"{facts['perplexity']['before']:.3f} -> {facts['perplexity']['after']:.3f}"
     show_numbers(f"written: {dst}", numbers)
-
-
-def _documents(path):
-    from ..training.documents import read_documents
-    from ..training.specs import DataSpec
-
-    return list(read_documents(DataSpec(source=path)))

@@ -25,7 +25,13 @@ def stream(
 ):
     """Perplexity over one long text in a cache of the first and latest tokens, and of the latest alone."""
     check_plot(plot)
+    if output:
+        from ..report.output_file import check_output_path
+
+        check_output_path("output", output, (".json",))
     sinks = sinks or [0, 4]
+    if capacity < 1:
+        raise ValueError(f"--capacity {capacity} must be at least 1")
     for count in sinks:
         if not 0 <= count < capacity:
             raise ValueError(f"--sinks {count} must be at least 0 and less than --capacity {capacity}")

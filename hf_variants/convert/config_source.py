@@ -175,6 +175,14 @@ def _read_keys(name):
     return _typed(_parsed(_fetched(name)), name)
 
 
+def keys_of_folder(folder):
+    """The keys of the config.json in a folder, which name a model type. Raises ValueError with what is wrong."""
+    keys = _read_keys(str(folder))
+    if not isinstance(keys["model_type"], str):
+        raise ValueError(f"{folder}: model_type={keys['model_type']!r} must be one word")
+    return keys
+
+
 def _typed(keys, name):
     """The keys of a checkpoint's config, which must say whose they are; a .json of its own may hold the family's alone."""
     if "model_type" not in keys:

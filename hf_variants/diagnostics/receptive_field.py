@@ -56,6 +56,10 @@ def predicted_reach(config, length):
     return first
 
 
+# rows of more tokens than that would be read as many times
+LONGEST = 16384
+
+
 @torch.no_grad()
 def receptive_field(model, length, batch_size=16, seed=0, progress=None):
     """Measure the field of the last position of a random row.
@@ -67,11 +71,11 @@ def receptive_field(model, length, batch_size=16, seed=0, progress=None):
         progress: called with (done, length).
 
     Raises:
-        ValueError: for a length below 2 or beyond learned positions.
+        ValueError: for a length below 2, above `LONGEST` or beyond learned positions.
     """
     config = model.config
-    if length < 2:
-        raise ValueError(f"length={length} must be at least 2")
+    if not 2 <= length <= LONGEST:
+        raise ValueError(f"length={length} must be at least 2, and at most {LONGEST}: every position is changed in turn")
     generator = torch.Generator().manual_seed(seed)
     row = torch.randint(config.vocab_size, (length,), generator=generator)
     # another token everywhere: an offset that is never zero modulo the vocabulary

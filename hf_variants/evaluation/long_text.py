@@ -13,6 +13,8 @@ def text_ids(text, tokenizer, tokens):
         read = Path(text).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"--text {text!r} is not UTF-8 text: {error}") from None
+    if "\0" in read:
+        raise ValueError(f"--text {text!r} is binary, not text: it holds zero bytes")
     # a whole library need not be encoded for the beginning of it
     ids, size = [], 16 * (tokens + 1)
     head = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
@@ -20,5 +22,6 @@ def text_ids(text, tokenizer, tokens):
         ids = head + tokenizer(read[:size], add_special_tokens=False, verbose=False)["input_ids"]
         size *= 2
     if len(ids) <= tokens:
-        raise ValueError(f"--text {text!r} holds {len(ids) - 1:,} tokens to predict, less than --tokens {tokens:,}")
+        there = max(len(ids) - 1, 0)
+        raise ValueError(f"--text {text!r} holds {there:,} tokens to predict, less than --tokens {tokens:,}")
     return torch.tensor(ids[: tokens + 1])

@@ -10,6 +10,7 @@ from ..analysis.joined import sees_images, text_of
 from ..diagnostics import attention_reports
 from ..modeling.pictures import to_picture
 from ..seq2seq.specs import PairsSpec
+from .texts import documents, utf8
 
 ROWS, LENGTH = 4, 256
 # files of pairs, as of the seq2seq recipe; any other text file has one text per line
@@ -39,11 +40,12 @@ def measure_attention(
     Raises:
         ValueError: for what does not fit the model, and for files that cannot be read.
     """
-    from ..quantize.checkpoint import config_at, load_full_precision
+    from ..quantize.checkpoint import config_at, load_full_precision, refuse_unknown_type
     from ..quantize.checks import refuse_quantized_config
 
     config = config_at(source)
     refuse_quantized_config(config)
+    refuse_unknown_type(config)
     _refuse_misfits(source, config, target, images, rows, length)
     rows, length = rows or ROWS, length or LENGTH
     if images:
@@ -83,24 +85,12 @@ def _refuse_misfits(source, config, target, images, rows, length):
         raise ValueError(f"{source} ({kind}) reads pictures alone; give a model that reads text")
 
 
-def utf8(path, option):
-    """The text of a file that the option names. Raises ValueError where there is none."""
-    if not Path(path).is_file():
-        raise ValueError(f"{option} {str(path)!r} is not a file")
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{option} {str(path)!r} is not UTF-8 text: {error}") from None
-
-
 def _ids(source, text, rows, length):
     """Rows of documents, int64 [rows, length]."""
-    from ..training.documents import read_documents
-    from ..training.specs import DataSpec
     from ..training.tokenizer import load_tokenizer
     from .quantization import calibration_ids
 
-    return calibration_ids(list(read_documents(DataSpec(source=text))), load_tokenizer(source), rows, length)
+    return calibration_ids(documents(text, "--text"), load_tokenizer(source), rows, length)
 
 
 def _pairs(source, text, target, rows):

@@ -40,13 +40,16 @@ def change_kv_heads(
     from ..surgery.kv_heads import check_change
     from ..training.tokenizer import load_tokenizer
 
+    for name, value in (("window", window), ("max_tokens", max_tokens)):
+        if value < 2:
+            raise ValueError(f"{name}={value} must be at least 2 (one token to read, one to predict)")
     check_free(dst)
+    check_change(_config_of(src), heads, method, order, calibration is not None)
     tokenizer = load_tokenizer(src) if texts is not None or calibration is not None else _tokenizer_of(src)
+    rows = None if calibration is None else _rows(calibration, tokenizer, window, max_tokens)
     model = load_one_stack(src)
-    check_change(model.config, heads, method, order, calibration is not None)
     before = _perplexity(model, tokenizer, texts, window, max_tokens)
     announce(f"{model.config.num_key_value_heads} key-value heads become {heads}")
-    rows = None if calibration is None else _rows(calibration, tokenizer, window, max_tokens)
     changed, report = kv_heads(model, heads, method, order, rows, progress)
     facts = report.as_dict()
     if texts is not None:
@@ -59,10 +62,26 @@ def change_kv_heads(
     return facts
 
 
+def _config_of(src):
+    """Our config of a checkpoint, without its weights."""
+    from ..convert.config_conversion import config_from_native
+    from ..convert.quiet import quiet
+    from ..quantize.checkpoint import check_one_stack
+
+    config = check_one_stack(src)
+    if config.model_type == "variants":
+        return config
+    with quiet():
+        return config_from_native(config)
+
+
 def _rows(texts, tokenizer, window, max_tokens):
     from .quantization import calibration_ids
 
-    return calibration_ids(texts, tokenizer, max(1, max_tokens // window), window).split(4)
+    try:
+        return calibration_ids(texts, tokenizer, max(1, max_tokens // window), window).split(4)
+    except ValueError as error:
+        raise ValueError(f"calibration: {error}".replace("length=", "window=")) from None
 
 
 def _tokenizer_of(src):

@@ -61,7 +61,10 @@ def calibration_ids(texts, tokenizer, rows, length):
     for name, value, least in (("rows", rows, 1), ("length", length, 2)):
         if value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
-    packed = [row["input_ids"] for row in pack(encode_documents(texts, tokenizer), length)]
+    try:
+        packed = [row["input_ids"] for row in pack(encode_documents(texts, tokenizer), length)]
+    except ValueError as error:
+        raise ValueError(str(error).replace("data.sequence_length=", "length=")) from None
     if not packed:
         raise ValueError(f"the text does not fill one row of length={length} tokens; give more of it, or shorter rows")
     chosen = [packed[index] for index in spread(len(packed), rows)]

@@ -217,20 +217,38 @@ def load_one_stack(src):
 
 
 def check_one_stack(src):
-    """Refuse what `load_one_stack` would refuse, by the config alone. Raises ValueError."""
+    """The config at `src`. Raises ValueError for what `load_one_stack` would refuse, so far as the config tells."""
     config = config_at(src)
     refuse_quantized_config(config)
     refuse_several_stacks(config, src)
+    refuse_unknown_type(config)
+    return config
 
 
 def config_at(src):
-    """The config of a folder or Hub id. Raises ValueError where there is none."""
+    """The config of a folder or Hub id. Raises ValueError, with the reason, where there is none that can be read."""
     from transformers import AutoConfig
 
+    from hf_variants.convert.config_source import keys_of_folder
+
+    path = Path(src)
+    if path.is_file() and path.suffix != ".json":
+        raise ValueError(f"{str(src)!r} is a file; give the folder of a checkpoint, or a repository id")
+    if path.is_dir():
+        keys_of_folder(path)
     try:
         return AutoConfig.from_pretrained(src)
     except OSError as error:
         raise ValueError(f"no config found at {str(src)!r}: give a folder with a config.json, or a repository id") from error
+
+
+def refuse_unknown_type(config):
+    """Raise ValueError, naming the nearest, for a native type that does not convert."""
+    from hf_variants.convert.registry import find_family
+    from hf_variants.convert.vision_conversion import is_vision_type
+
+    if config.model_type.split("_")[0] != "variants" and not is_vision_type(config.model_type):
+        find_family(config.model_type)
 
 
 def _class_of(config):

@@ -65,7 +65,11 @@ def load_tokenizer(path):
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer.path={str(path)!r} holds no tokenizer: {first_line(error)}") from None
+        reason = first_line(error)
+        if reason.rstrip().endswith(":"):
+            # what follows lists ways of transformers to build one, none of which is the matter
+            reason = "it has no tokenizer.json, nor other files that one is built from"
+        raise ValueError(f"tokenizer.path={str(path)!r} holds no tokenizer: {reason}") from None
     if tokenizer.eos_token_id is None:
         raise ValueError(f"tokenizer.path={str(path)!r} has no eos token; documents need one to end with")
     return tokenizer

@@ -43,6 +43,12 @@ def files(tmp_path_factory):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(keys))
         found[name] = str(folder / name)
+    for name, content in (("damaged", b'{"model_type": '), ("untyped", b"{}"), ("mamba", b'{"model_type": "mamba"}')):
+        (folder / f"{name} folder").mkdir()
+        (folder / f"{name} folder" / "config.json").write_bytes(content)
+        found[f"{name} folder"] = str(folder / f"{name} folder")
+    (folder / "nothing").mkdir()
+    found["nothing"] = str(folder / "nothing")
     return {
         **found,
         **{"binary": str(folder / "binary.json"), "text": str(folder / "text.txt"), "recipe": str(folder / "recipe.yaml")},
@@ -110,6 +116,40 @@ WRONG = {
     "key-value heads of two stacks": (["kv-heads", "{pair}", "{nowhere}", "--heads", "1"], "is an encoder-decoder"),
     "no rows": (["attention", "{decoder}", "--text", "{text}", "--rows", "0"], "--rows 0 must be at least 1"),
     "no tokens": (["attention", "{decoder}", "--text", "{text}", "--length", "0"], "--length 0 must be at least 2"),
+    **{
+        f"{command[0]}, {what}": ([command[0], f"{{{what}}}", *command[1:]], said)
+        for command in (
+            ["attention", "--text", "{text}"],
+            ["stream", "--text", "{text}"],
+            ["kv-heads", "{nowhere}", "--heads", "1"],
+            ["image-attention", "--text", "x", "--image", "{text}"],
+        )
+        for what, said in (
+            ("nothing", "has no config.json"),
+            ("damaged folder", "is not valid JSON"),
+            ("untyped folder", "names no model_type"),
+            ("mamba folder", "mamba"),
+            ("text", "is a file; give the folder of a checkpoint"),
+        )
+    },
+    **{
+        f"key-value heads, {words[0]}": (["kv-heads", "{ours without weights}", "{nowhere}", "--heads", "2", *words], said)
+        for words, said in (
+            (("--method", "max"), "method='max' is unknown; choose from ['first', 'mean', 'svd']"),
+            (("--order", "max"), "order='max' is unknown; choose from ['kept', 'similar']"),
+            (("--window", "1"), "window=1 must be at least 2"),
+            (("--max-tokens", "0"), "max_tokens=0 must be at least 2"),
+            (("--text", "{nowhere}"), "--text"),
+            (("--calibration", "{binary}"), "--calibration"),
+        )
+    },
+    "a field of a hundred million": (["receptive-field", "{decoder}", "--length", "100000000"], "and at most 16384"),
+    "no capacity": (["stream", "{decoder}", "--text", "{text}", "--capacity", "0"], "--capacity 0 must be at least 1"),
+    "numbers nowhere": (
+        ["stream", "{decoder}", "--text", "{text}", "--output", "no/a.json"],
+        "output='no/a.json': the directory",
+    ),
+    "numbers in a picture": (["stream", "{decoder}", "--text", "{text}", "--output", "a.png"], "choose from .json"),
     "no call": (["stream", "{decoder}", "--text", "{text}", "--tokens-per-call", "0"], "--tokens-per-call 0"),
     "runs that are no text": (["scaling", "fit", "{binary}"], "binary.json is not UTF-8"),
     "negative document": (["tokenizer", "sweep", "{text}", "--sizes", "260", "--document-bytes", "-1"], "document_bytes=-1"),
@@ -235,3 +275,32 @@ def test_a_refused_conversion_speaks_of_its_own_family_alone(caplog, capsys):
     with pytest.raises(ValueError, match="llama cannot express qk_norm='head'"):
         config_to_native(VariantsConfig(**SMALL, qk_norm="head"), "llama")
     assert not caplog.records and not capsys.readouterr().err
+
+
+def test_texts_are_named_by_their_option(tmp_path):
+    from hf_variants.jobs.texts import documents
+
+    files = {"plain": b"one\n\ntwo\nlines\n", "empty": b" \n\n", "latin": b"caf\xe9", "zeros": b"a\0b"}
+    for name, content in files.items():
+        for ending in ("", ".txt"):
+            (tmp_path / f"{name}{ending}").write_bytes(content)
+    for ending in ("", ".txt"):
+        assert [text.strip() for text in documents(str(tmp_path / f"plain{ending}"), "--text")] == ["one", "two\nlines"]
+        for name, said in (("empty", "no document with text"), ("latin", "not UTF-8"), ("zeros", "is binary"), ("gone", "no")):
+            with pytest.raises(ValueError, match=said) as refusal:
+                documents(str(tmp_path / f"{name}{ending}"), "--text")
+            assert "--text" in str(refusal.value) and "data." not in str(refusal.value)
+
+
+def test_too_little_memory_is_one_line(capsys, monkeypatch):
+    import torch
+
+    from hf_variants.cli import app
+
+    def ask(**options):
+        torch.empty(1 << 60)
+
+    monkeypatch.setattr(app, "make_app", lambda: ask)
+    with pytest.raises(SystemExit) as stop:
+        app.run([])
+    assert stop.value.code == 1 and "not enough memory" in capsys.readouterr().err
