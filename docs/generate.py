@@ -257,6 +257,7 @@ _REPLACES = {
         *("v_head_dim", "latent_norm_eps", "qk_norm", "qk_norm_after_rope"),
     ),
     "attention_bias": ("attention_out_bias",),
+    "mlp_bias": ("mlp_out_bias",),
     "position_embedding_type": (
         *(*_ROPE_KEYS, "position_embedding_offset", "sinusoid_dtype"),
         *("position_source", "qk_norm_layers"),

@@ -221,6 +221,7 @@ FEED_FORWARD = {
     "plain": {"mlp_type": "plain", "hidden_act": "gelu"},
     "plain_bias": {"mlp_type": "plain", "hidden_act": "relu2", "mlp_bias": True},
     "gated_bias": {"mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"},
+    "last_bias_only": {"mlp_out_bias": True},
     "swiglu_clamped": {"swiglu_limit": 1.0},
 }
 
@@ -315,6 +316,7 @@ ENCODERS = {
             "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
         },
     },
+    "biased_classifier": {**BIDIRECTIONAL, "task_head": "biased_linear"},
     "eurobert": {**BIDIRECTIONAL, "task_head": "dense", "classifier_act": "gelu", "classifier_pooling": "late"},
 }
 

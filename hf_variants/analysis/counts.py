@@ -8,7 +8,7 @@ a buffer and not a parameter.
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from hf_variants.modeling.layer_plan import cross_plan
+from hf_variants.modeling.layer_plan import cross_plan, mlp_biases
 from hf_variants.modeling.vocabulary import LEARNED, RELATIVE
 
 
@@ -126,10 +126,11 @@ def attention_size(config, plan, kv_from=None):
     return ATTENTION_SIZES[config.attention_type](config, kv_from) + extras
 
 
-def mlp_size(config, width, bias):
-    """One feed-forward network of `width` channels; also one expert."""
+def mlp_size(config, width, bias=None):
+    """One feed-forward network of `width` channels; also one expert. `bias` as in `layer_plan.mlp_biases`."""
+    bias, out_bias = mlp_biases(config, bias)
     up = linear_size(config.hidden_size, width, bias) * (2 if config.mlp_type == "gated" else 1)
-    return up + linear_size(width, config.hidden_size, bias)
+    return up + linear_size(width, config.hidden_size, out_bias)
 
 
 def router_size(config):
@@ -142,7 +143,7 @@ def shared_experts_size(config):
     if not config.num_shared_experts:
         return Size()
     gate = Size(config.hidden_size if config.shared_expert_gate else 0)
-    return mlp_size(config, config.shared_expert_intermediate_size, config.mlp_bias) + gate
+    return mlp_size(config, config.shared_expert_intermediate_size) + gate
 
 
 def latent_expansion_size(config):
@@ -182,7 +183,7 @@ def layer_sizes(config, plan, experts=None):
     """Sizes of one layer by part; of a sparse layer `experts` routed experts are counted (None: all of them)."""
     sizes = {"attention": attention_size(config, plan), "cross_attention": cross_attention_size(config, plan)}
     if plan.mlp == "dense":
-        sizes["dense_mlp"] = mlp_size(config, plan.intermediate_size, config.mlp_bias)
+        sizes["dense_mlp"] = mlp_size(config, plan.intermediate_size)
     else:
         times = config.num_experts if experts is None else experts
         sizes["router"] = router_size(config)

@@ -122,7 +122,7 @@ def _cross_layer_numbers(config, plan):
     text = config.text_config
     size = attention_size(text, cross_plan(text, plan), plan.cross_width) + norm_size(text, text.hidden_size)
     if config.cross_attention_mlp:
-        size += mlp_size(text, text.intermediate_size, text.mlp_bias) + norm_size(text, text.hidden_size)
+        size += mlp_size(text, text.intermediate_size) + norm_size(text, text.hidden_size)
     return size.total + 1 + config.cross_attention_mlp
 
 
@@ -139,7 +139,7 @@ def _across(config, length, mode, pairs, absorbed, images):
         found["image_cross_layers"] += reading_flops(text, plan, states, length, mode, absorbed)
         found["image_cross_scores"] += score_flops_per_pair(text, absorbed) * seen
         if config.cross_attention_mlp:
-            found["image_cross_layers"] += 2 * mlp_size(text, text.intermediate_size, text.mlp_bias).matrix
+            found["image_cross_layers"] += 2 * mlp_size(text, text.intermediate_size).matrix
     return found
 
 

@@ -7,6 +7,10 @@ Notable here: a test walks transformers' own tables and finds each type among th
 LEFT_OUT = {
     "axk2": "attention to selected keys, and gated norms",
     "bailing_hybrid": "linear attention (delta rule)",
+    "esm": "embeddings scaled by the share of masked tokens in the row, and a head of contacts inside the stack",
+    "esmc": "biases on the norms before the branches, but none on the last one",
+    "rembert": "a language-model head of a width of its own, neither hidden_size nor that of the embedding",
+    "neomme": "the embeddings mixed into the input of every layer, and heads freed of their own values",
     "albert": "layers that share their weights",
     "convbert": "convolutions beside attention",
     "deberta": "scores between contents and relative positions, in both directions",
@@ -14,21 +18,21 @@ LEFT_OUT = {
     "mobilebert": "bottlenecks around every layer",
     "squeezebert": "grouped convolutions in place of projections",
     "bamba": "state-space layers",
-    "beam": "residuals and branches scaled by depth, and queries scaled by a smooth power of the position",
-    "bitnet": "norms inside attention and feed-forward, and weights of three values",
+    "beam": "residuals and branches scaled by depth, and queries scaled by a power of the position",
+    "bitnet": "norms before the last projections of attention and feed-forward",
     "blt": "bytes grouped into patches by models of their own",
     "cpmant": "relative positions between segments, added to the scores",
     "deepseek_v32": "attention to selected keys",
     "deepseek_v4": "attention to compressed and selected keys, and hyper-connections",
     "diffllama": "the difference of two attention maps",
-    "doge": "attention masks computed from the values, and a product-key mixture of experts",
-    "dots3_note_text": "attention to selected keys",
+    "doge": "attention masks computed from the values, and learned factors on the residuals",
+    "dots3_note_text": "attention to selected keys, and latents multiplied by factors",
     "falcon_h1": "state-space layers",
     "falcon_mamba": "state-space layers",
     "gemma3n_text": "several residual streams and keys shared between layers",
-    "gemma4_text": "embeddings per layer, keys shared between layers, and a head width per layer type",
+    "gemma4_text": "a factor and embeddings per layer, keys shared between layers, and a head width per layer type",
     "glm_moe_dsa": "attention to selected keys",
-    "gpt_neox_japanese": "a bias on the attention output in the last layer alone, added after dropout",
+    "gpt_neox_japanese": "a bias on the attention output in the last layer alone",
     "hrm_text": "stacks that are run in cycles",
     "hy_v4": "attention to selected keys, and hyper-connections",
     "inkling_text": "short convolutions, and logits of relative positions",
@@ -44,13 +48,13 @@ LEFT_OUT = {
     "mamba2": "state-space layers",
     "mimo_v2_flash": "key-value heads that differ by layer type, sinks on sliding layers alone, and scaled values",
     "minimax": "linear (lightning) attention",
-    "minimax_m3_vl_text": "attention to selected keys",
+    "minimax_m3_vl_text": "attention to selected blocks of keys",
     "nemotron_h": "state-space layers",
     "olmo_hybrid": "linear attention (delta rule)",
     "qwen3_5_moe_text": "linear attention (delta rule)",
     "qwen3_5_text": "linear attention (delta rule)",
     "qwen3_next": "linear attention (delta rule)",
-    "qwen4_exp_text": "linear attention, hyper-connections, and attention to selected keys",
+    "qwen4_exp_text": "linear attention (delta rule), hyper-connections, and attention to selected keys",
     "recurrent_gemma": "recurrent layers",
     "reformer": "hashed attention in reversible layers",
     "rwkv": "recurrent layers",
@@ -58,7 +62,7 @@ LEFT_OUT = {
     "xlstm": "recurrent layers",
     "zamba": "state-space layers",
     "zamba2": "state-space layers",
-    "zaya": "keys and values compressed by convolutions, and routers of several layers",
+    "zaya": "queries, keys and values behind convolutions, and routers that read those of the layers before",
     # encoder-decoders, and what transformers lists among them
     "encoder-decoder": "two models of any types in one, each with names and keys of its own",
     "bigbird_pegasus": "an encoder that attends to random, neighbouring and global blocks",
@@ -92,7 +96,7 @@ LEFT_OUT = {
     "nystromformer": "attention approximated from landmarks",
     "yoso": "attention approximated by hashing",
     "perceiver": "latents of their own that attend to the inputs",
-    "ibert": "arithmetic in integers",
+    "ibert": "weights kept a second time as integers, with the scale factors of every activation",
     "luke": "entities beside words",
     "tapas": "places in a table, by seven kinds of token types",
     "layoutlm": "places on a page",
@@ -101,29 +105,18 @@ LEFT_OUT = {
     "moshi": "several streams of sound, and a model over their depth",
     "musicgen": "several codebooks of sound per step",
     "musicgen_melody": "several codebooks of sound per step",
-    "whisper": "sound",
+    "whisper": "a decoder alone that attends to the states of an encoder of sound",
     "trocr": "a decoder alone that attends to the states of an image model",
     "qwen3_5": "linear attention (delta rule)",
     "qwen3_5_moe": "linear attention (delta rule)",
-    "qwen4_exp": "linear attention, hyper-connections, and attention to selected keys",
+    "qwen4_exp": "linear attention (delta rule), hyper-connections, and attention to selected keys",
     "gemma3n": "several residual streams and keys shared between layers",
-    "gemma4": "embeddings per layer, keys shared between layers, and a head width per layer type",
-    "inkling2_text": "logits of relative positions",
+    "gemma4": "a factor and embeddings per layer, keys shared between layers, and a head width per layer type",
+    "gemma4_unified_text": "a factor per layer, and keys shared between layers",
+    "gemma4_assistant": "a drafting model that reads the keys and states of another model",
+    "gemma4_unified_assistant": "a drafting model that reads the keys and states of another model",
+    "inkling2_text": "short convolutions, logits of relative positions, and branches that attend to earlier blocks",
 }
 
 # Types of transformers for which no family file has been written; nothing says that none could be.
-UNWRITTEN = tuple(
-    """
-    aria  bert-generation blip chameleon  cohere_compass cohere_compass_text cosmos3_edge
-    cosmos3_omni deepseek_ocr2  deepseek_vl_hybrid diffusion_gemma dots3_note emu3 ernie4_5_vl_moe esm esmc
-    evolla exaone4_5 fast_vlm flaubert florence2 fuyu gemma4_assistant gemma4_unified gemma4_unified_assistant
-    gemma4_unified_text git glm46v glm4v glm4v_moe glm5_next glm_ocr glmga got_ocr2 gpt-sw3 granite4_vision
-    granite_docling gte hunyuan_vl hyperclovax_vision_v2 inkling2 inkling_mm_model instructblip instructblipvideo
-     janus jina_embeddings_v3 kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl lighton_ocr llama4 llava_next_video
-    llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl mistral3 mistral4 mistral_large4 modernvbert
-    molmo2 muse_glimmer muse_spark nemotron_h_omni neomme ovis2 paddleocr_vl perception_lm phi4_multimodal pi0
-    pix2struct pp_chart2table pp_formulanet qianfan_ocr qwen2_5_omni_thinker qwen3_omni_moe_thinker qwen3_vl
-    qwen3_vl_moe rembert roformer shieldgemma2 step3p7 udop ultrabert ultravbert unlimited_ocr video_llama_3 video_llava
-     vision-encoder-decoder xlm
-    """.split()
-)
+UNWRITTEN = ("mistral4", "qianfan_ocr")

@@ -19,6 +19,8 @@ _FIRST = (
     *("deepseek_v3", "gpt2", "bloom", "gpt_oss", "bert", "roberta", "modernbert"),
 )
 
+# Types whose config and models are those of another type; transformers writes them back under that name.
+ALIASES = {"gpt-sw3": "gpt2"}
 
 # Files whose name is not the model type, which no module could have.
 _FILES = {
@@ -29,6 +31,7 @@ _FILES = {
     "roberta_prelayernorm": "roberta-prelayernorm",
     "megatron_bert": "megatron-bert",
     "data2vec_text": "data2vec-text",
+    "bert_generation": "bert-generation",
 }
 
 
@@ -100,6 +103,7 @@ def family_names():
 
 def find_family(model_type):
     """The family of a model type. Raises ValueError with the reason, or naming the nearest known ones."""
+    model_type = ALIASES.get(model_type, model_type)
     if model_type in LEFT_OUT:
         raise ValueError(f"model_type={model_type!r} cannot be converted: no toggle means {LEFT_OUT[model_type]}")
     if model_type in VISION_LEFT_OUT:

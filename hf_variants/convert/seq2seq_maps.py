@@ -5,12 +5,10 @@ where the norms stand and in what a position is.
 """
 
 import math
-from dataclasses import dataclass
-
-import torch
 
 from hf_variants.convert.classic_maps import layerdrop
 from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
+from hf_variants.convert.stored_sinusoids import DropSinusoids
 from hf_variants.convert.weight_rules import keep, rearrange, rename
 
 STACKS = ("encoder", "decoder")
@@ -183,33 +181,6 @@ def one_table():
     return [untied, Same("tie_word_embeddings"), Always(share_embeddings=True)]
 
 
-@dataclass(frozen=True)
-class DropSinusoids:
-    """Leaves out the second of two tensors, a table of sinusoids, which ours computes; it is computed on the way back."""
-
-    stack: str
-
-    def into(self, tensors, config):
-        kept, table = tensors
-        same = table.device.type == "meta" or torch.equal(table, sinusoid_table(*table.shape).to(table.dtype))
-        # zeros stand for the gradient, of which there is none
-        if not same and bool(table.any()):
-            raise ValueError("its table of positions holds other values than the sinusoids that ours computes")
-        return [kept]
-
-    def back(self, tensors, config):
-        stack = getattr(config, self.stack)
-        table = sinusoid_table(stack.max_position_embeddings, stack.hidden_size)
-        return [tensors[0], table.to(tensors[0].dtype).to(tensors[0].device)]
-
-
-def sinusoid_table(rows, width):
-    """All sines, then all cosines, as the native classes make them: in double precision, then rounded (fp32 [rows, width])."""
-    places = torch.arange(rows, dtype=torch.float64).unsqueeze(1)
-    angles = places / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.cat((angles.sin(), angles.cos()), dim=1).float()
-
-
 def shared_table():
     return rename("model.shared.weight", "model.decoder.embed_tokens.weight")
 
@@ -253,13 +224,21 @@ def bart_weights(norms, embedding_norm, final_norm, computed_positions):
     return rules
 
 
+def _rows_of(stack):
+    def shape(config):
+        own = getattr(config, stack)
+        return own.max_position_embeddings, own.hidden_size
+
+    return shape
+
+
 def stored_sinusoids():
     """The tables of sinusoids that native classes build, each left out beside a bias of its stack's first layer."""
     return [
         rearrange(
             (f"model.{stack}.layers.0.fc1.bias", f"model.{stack}.embed_positions.weight"),
             f"model.{stack}.layers.0.mlp.up_proj.bias",
-            DropSinusoids(stack),
+            DropSinusoids(_rows_of(stack)),
         )
         for stack in STACKS
     ]

@@ -15,7 +15,6 @@ from hf_variants.convert.model_conversion import is_tied, refuse_foreign, refuse
 from hf_variants.convert.native_checkpoint import depth_of
 from hf_variants.convert.native_layout import harmless_names, load_steps
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.seq2seq_maps import sinusoid_table
 from hf_variants.convert.skeletons import (
     embedding_name,
     expected_tensors,
@@ -26,6 +25,7 @@ from hf_variants.convert.skeletons import (
     tied_names,
 )
 from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Selected, Stage, Step, same_bits
+from hf_variants.convert.stored_sinusoids import sinusoid_table
 from hf_variants.convert.weight_files import FolderTensors
 from hf_variants.convert.weight_rules import check_state
 

@@ -269,6 +269,12 @@ FEED_FORWARD_RULES = [
         "'dense' and num_shared_experts={c.num_shared_experts}; the biases of routed experts are expert_bias",
     ),
     Rule(
+        "the last bias of dense networks needs one",
+        lambda c: c.mlp_out_bias and not c.mlp_bias and "dense" not in c.mlp_layer_types and not c.num_shared_experts,
+        "mlp_out_bias=True has no effect: it is for dense and shared networks, but mlp_layer_types={c.mlp_layer_types} holds "
+        "no 'dense' and num_shared_experts={c.num_shared_experts}; the biases of routed experts are expert_bias",
+    ),
+    Rule(
         "activations are dropped in dense networks",
         lambda c: c.activation_dropout != 0 and "sparse" in c.mlp_layer_types,
         "activation_dropout={c.activation_dropout} has no place in experts, but mlp_layer_types={c.mlp_layer_types} holds "

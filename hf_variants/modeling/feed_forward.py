@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from .layer_plan import mlp_biases
 from .memory_lean import GatedMLPFunction
 from .null_modules import build_dropout
 from .plain_linear import in_autocast_dtype, is_plain_linear, records_gradients
@@ -54,15 +55,15 @@ class VariantsGatedMLP(nn.Module):
     Args:
         config: a `VariantsConfig`.
         width: size of the hidden layer.
-        bias: whether the projections have biases; None gives `config.mlp_bias`.
+        bias: whether the projections have biases; None gives `config.mlp_bias`, and `config.mlp_out_bias` for the last.
     """
 
     def __init__(self, config, width, bias=None):
         super().__init__()
-        bias = config.mlp_bias if bias is None else bias
+        bias, out_bias = mlp_biases(config, bias)
         self.gate_proj = nn.Linear(config.hidden_size, width, bias=bias)
         self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
-        self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
+        self.down_proj = nn.Linear(width, config.hidden_size, bias=out_bias)
         self.combine = gate_function(config)
         self.dropout = build_dropout(config.activation_dropout)
         # xIELU has weights of its own; what was dropped would be drawn anew
@@ -83,9 +84,9 @@ class VariantsPlainMLP(nn.Module):
 
     def __init__(self, config, width, bias=None):
         super().__init__()
-        bias = config.mlp_bias if bias is None else bias
+        bias, out_bias = mlp_biases(config, bias)
         self.up_proj = nn.Linear(config.hidden_size, width, bias=bias)
-        self.down_proj = nn.Linear(width, config.hidden_size, bias=bias)
+        self.down_proj = nn.Linear(width, config.hidden_size, bias=out_bias)
         self.act_fn = activation(config.hidden_act)
         self.dropout = build_dropout(config.activation_dropout)
 

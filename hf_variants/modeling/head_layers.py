@@ -70,6 +70,7 @@ def bare_score(config):
 # task_head -> (the classifier of rows, whether what enters it is dropped)
 TASK_HEADS = {
     "linear": (bare_score, True),
+    "biased_linear": (linear_score, True),
     "pooler": (linear_score, True),
     "dense": (DenseScore, False),
     "dropped_dense": (DenseScore, True),

@@ -121,3 +121,8 @@ def resolve_layer_plan(config):
             )
         )
     return tuple(plans)
+
+
+def mlp_biases(config, bias=None):
+    """Whether a feed-forward's projections into its hidden layer have biases, and the one out; `bias` speaks for both."""
+    return (config.mlp_bias, config.mlp_out_bias) if bias is None else (bias, bias)

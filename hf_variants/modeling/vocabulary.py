@@ -61,7 +61,8 @@ CHOICES = {
         "input_ids": "Counted over the ids that are no pads; a pad takes the row before the first (fairseq; RoBERTa).",
     },
     "task_head": {
-        "linear": "A bare projection of the pooled state.",
+        "linear": "A bare projection of the pooled state, without a bias.",
+        "biased_linear": "A projection of the pooled state with a bias (XLM 2019, arXiv:1901.07291).",
         "pooler": "A projection of the pooler's output (BERT 2018, arXiv:1810.04805 §4.1).",
         "dense": "Dense layer, activation, dropout, projection (DistilBERT 2019, arXiv:1910.01108).",
         "dropped_dense": "As `dense`, the pooled state dropped first (RoBERTa 2019, arXiv:1907.11692; ELECTRA).",

@@ -60,6 +60,7 @@ TOGGLES = {
             "long_factor": [2.0] * 4,
         }
     },
+    "last-bias": {"mlp_out_bias": True},
     "plain-mlp": {"mlp_type": "plain", "hidden_act": "gelu", "mlp_bias": True},
     "experts": MOE,
     "experts-first-dense": {**MOE, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},

@@ -114,6 +114,7 @@ BROKEN = {
     "sparsemixer chooses by its logits alone": {**MOE, "router_scoring": "sparsemixer", "router_balance": "bias"},
     "choosing by logits differs": {**MOE, "router_selection": "logits"},
     "biases of dense networks need one": {**MOE, "mlp_bias": True},
+    "the last bias of dense networks needs one": {**MOE, "mlp_out_bias": True},
     "the scope of a multiplier needs the multiplier": {"embedding_multiplier_scope": "input_ids"},
     "sparsemixer's rivals are near": {**MOE, "router_scoring": "sparsemixer", "sparsemixer_jitter_eps": -0.1},
     "one attention scale": {"attention_multiplier": 0.5, "query_pre_attn_scalar": 8},

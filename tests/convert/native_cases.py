@@ -209,6 +209,8 @@ def randomise(model):
             tensor.normal_(std=1.0)
         else:
             tensor.normal_(std=0.5 if tensor.dim() <= 1 else tensor.shape[-1] ** -0.5)
+        if name == "lm_head.bias" and "lm_head.decoder.bias" in model.state_dict() and not model.config.tie_word_embeddings:
+            tensor.zero_()  # natively it feeds nothing: BERT for generation reads the bias of the decoder
 
 
 def token_ids(batch, length, seed=1):

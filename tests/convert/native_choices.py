@@ -110,6 +110,14 @@ DENSE = {
         },
         "no_rope": {"layer_types": [_FULL] * 3, "logit_scale": 0.5},
     },
+    "cohere_compass_text": {
+        "two_thetas": {**_PATTERN, "rope_parameters": {_SLIDE: _LINEAR, _FULL: _YARN}, "logit_scale": 0.7},
+        "pattern_untied_biased": {
+            **{**_UNTIED, **_PATTERN, "attention_bias": True, "num_key_value_heads": 1},
+            "rope_parameters": {_SLIDE: {**_YARN, "mrope_section": [2, 1, 1]}, _FULL: None},
+        },
+        "no_rope": {"rope_parameters": {_FULL: None}, "logit_scale": 0.5, "head_dim": 8},
+    },
 }
 
 _FEW = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -373,10 +381,12 @@ BASES = {
     "ctrl": {**_NAMES, **_TOKENS, "dff": 60, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "modernbert-decoder": {**_PLAIN, "intermediate_size": 40},
     "xglm": {**_XGLM, **_TOKENS, "dropout": 0.0, "attention_dropout": 0.0},
+    "bert-generation": {**_PLAIN, "intermediate_size": 40, "is_decoder": True, **_BIOGPT},
     "biogpt": {**_PLAIN, **_BIOGPT, "intermediate_size": 40},
 }
 
 CLASSIC = {
+    "bert-generation": {"tied": {}, "untied_relu": {**_UNTIED, "hidden_act": "relu", "layer_norm_eps": 1e-5}},
     "openai-gpt": {"tied": {}, "untied_relu": {**_UNTIED, "afn": "relu"}, "silu": {"afn": "swish", "n_positions": 48}},
     "ctrl": {"tied": {}, "untied": {**_UNTIED, "dff": 40}},
     "modernbert-decoder": {

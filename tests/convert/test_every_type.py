@@ -1,10 +1,15 @@
 """Every type that transformers builds a language model for is a family, or named with a reason."""
 
-import pytest
-from transformers.models.auto import modeling_auto
+import json
 
+import pytest
+import torch
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from hf_variants.convert import from_native, registry, to_native
 from hf_variants.convert.left_out import LEFT_OUT, UNWRITTEN
-from hf_variants.convert.registry import family_names, find_family
+from hf_variants.convert.registry import ALIASES, family_names, find_family
 from hf_variants.convert.vision_families import VISION_FAMILIES, VISION_LEFT_OUT
 
 OURS = {"variants", "variants_seq2seq", "variants_vision"}
@@ -16,20 +21,44 @@ def _types(*tables):
 
 def test_every_type_is_a_family_or_named():
     """A newer transformers with types of its own fails here until somebody has judged them."""
-    known = {*family_names(), *LEFT_OUT, *VISION_FAMILIES, *VISION_LEFT_OUT}
-    asked = _types("CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT") - _types("SEQ_TO_SEQ_CAUSAL_LM")
+    known = {*family_names(), *ALIASES, *LEFT_OUT, *VISION_FAMILIES, *VISION_LEFT_OUT}
+    asked = _types("CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM")
     assert sorted(asked - known) == sorted(set(UNWRITTEN) - known)
-    assert not set(family_names()) & {*LEFT_OUT, *UNWRITTEN}
+
+
+def test_no_type_is_judged_twice_and_none_is_made_up():
+    judged = [*family_names(), *ALIASES, *LEFT_OUT, *VISION_FAMILIES, *VISION_LEFT_OUT, *UNWRITTEN]
+    assert sorted(judged) == sorted(set(judged))
+    assert not set(judged) - set(CONFIG_MAPPING_NAMES)
+
+
+def test_a_type_that_is_another_type(tmp_path):
+    """transformers reads GPT-SW3 with GPT-2's config and model, and writes it as GPT-2; so does the conversion."""
+    from native_cases import native_model
+
+    native = native_model("gpt2", "plain")
+    native.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_type": "gpt-sw3"}))
+    back = to_native(from_native(tmp_path))
+    assert type(back) is type(native) and back.config.model_type == "gpt2"
+    assert all(torch.equal(tensor, back.state_dict()[key]) for key, tensor in native.state_dict().items())
 
 
 @pytest.mark.parametrize(
     ("model_type", "match"),
     [
         ("longformer", "no toggle means windows beside tokens"),
-        ("llama4", "no family file has been written for it .nearest known: .*llama4_text"),
-        ("rembert", "no family file has been written for it"),
+        ("llama4", "no toggle means a tower with positions in two directions"),
+        ("rembert", "no toggle means a language-model head of a width of its own"),
     ],
 )
 def test_a_type_that_does_not_convert_says_why(model_type, match):
     with pytest.raises(ValueError, match=f"model_type='{model_type}' cannot be converted: {match}"):
         find_family(model_type)
+
+
+def test_a_type_nobody_has_written_names_the_nearest(monkeypatch):
+    monkeypatch.setattr(registry, "UNWRITTEN", ("llama5_text",))
+    with pytest.raises(ValueError, match="no family file has been written for it .nearest known: .*llama4_text"):
+        find_family("llama5_text")

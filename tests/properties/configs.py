@@ -113,6 +113,7 @@ def feed_forward(draw):
         "mlp_type": draw(words("mlp_type")),
         "hidden_act": draw(st.sampled_from(["silu", "gelu", "relu2"])),
         "mlp_bias": draw(switch),
+        "mlp_out_bias": draw(maybe(switch)),
         "swiglu_limit": draw(maybe(st.just(1.0))),
     }
     if keys["swiglu_limit"] is not None:
@@ -126,6 +127,7 @@ def feed_forward(draw):
     return {
         **keys,
         "mlp_bias": keys["mlp_bias"] and bool(shared or layers),
+        "mlp_out_bias": keys["mlp_out_bias"] and bool(shared or layers),
         "num_experts": 4,
         "num_experts_per_tok": draw(st.sampled_from([1, 2])),
         "moe_intermediate_size": 12,
