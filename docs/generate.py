@@ -111,7 +111,8 @@ def families_page():
     lines += ["| type | what it has |", "|---|---|"]
     lines += [f"| `{name}` | {reason} |" for name, reason in facts["left_out"].items()]
     unwritten = ", ".join(f"`{name}`" for name in facts["unwritten"])
-    lines += ["", f"For these types no family file has been written; nothing says that none could be: {unwritten}."]
+    if unwritten:
+        lines += ["", f"For these types no family file has been written; nothing says that none could be: {unwritten}."]
     return HEADER + "\n".join(lines) + "\n"
 
 

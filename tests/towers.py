@@ -8,6 +8,8 @@ from transformers import (
     Dinov2Model,
     InternVLVisionConfig,
     InternVLVisionModel,
+    QianfanOCRVisionConfig,
+    QianfanOCRVisionModel,
     SiglipVisionConfig,
     SiglipVisionModel,
     ViTConfig,
@@ -31,6 +33,7 @@ NATIVE = {
     "vit": (ViTConfig, ViTModel, {"intermediate_size": 40}),
     "dinov2": (Dinov2Config, Dinov2Model, {"mlp_ratio": 2}),
     "internvl_vision": (InternVLVisionConfig, InternVLVisionModel, {"intermediate_size": 40}),
+    "qianfan_ocr_vision": (QianfanOCRVisionConfig, QianfanOCRVisionModel, {"intermediate_size": 40}),
 }
 
 

@@ -26,6 +26,9 @@ _AUTO = {
     "image_text_to_text": "AutoModelForImageTextToText",
 }
 
+# where transformers lists a language model that its table of language models lacks (Mistral 4)
+_ELSEWHERE = {"causal_lm": "AutoModelForImageTextToText"}
+
 
 def our_class(head):
     """The class of ours for a head."""
@@ -34,16 +37,19 @@ def our_class(head):
     return getattr(hf_variants, OURS[head])
 
 
-def auto_class(head):
-    """transformers' Auto class for a head."""
+def auto_class(head, config=None):
+    """transformers' Auto class for a head, the one that knows the class for a native config."""
     import transformers
 
-    return getattr(transformers, _AUTO[head])
+    usual = getattr(transformers, _AUTO[head])
+    other = getattr(transformers, _ELSEWHERE.get(head, _AUTO[head]))
+    listed = config is None or type(config) in usual._model_mapping or type(config) not in other._model_mapping
+    return usual if listed else other
 
 
 def native_class(config, head):
     """The native class for a native config and a head. Raises ValueError where there is none."""
-    classes = auto_class(head)._model_mapping
+    classes = auto_class(head, config)._model_mapping
     if type(config) not in classes:
         raise ValueError(f"{config.model_type} has no class for {_AUTO[head]}")
     return classes[type(config)]

@@ -119,4 +119,4 @@ LEFT_OUT = {
 }
 
 # Types of transformers for which no family file has been written; nothing says that none could be.
-UNWRITTEN = ("mistral4", "qianfan_ocr")
+UNWRITTEN = ()

@@ -50,7 +50,7 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
     # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
     keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **load_kwargs}
     try:
-        model, info = auto_class(head).from_pretrained(path, output_loading_info=True, **keywords)
+        model, info = auto_class(head, config).from_pretrained(path, output_loading_info=True, **keywords)
     except KeyError as error:
         raise ValueError(f"the config of {str(path)!r} says {error}, which transformers does not know") from error
     except Exception as error:

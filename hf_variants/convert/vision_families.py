@@ -107,6 +107,13 @@ VISION_FAMILIES = {
             _normed("layer_norm"),
         ),
         VisionFamily(
+            "qianfan_ocr",
+            "InternVL whose tower leaves whole layers out in training, among the tokens of any causal model.",
+            keys.read_internvl,
+            keys.write_internvl,
+            _normed("layer_norm"),
+        ),
+        VisionFamily(
             "vipllava",
             "LLaVA over several layers of the tower side by side, with a norm before the two layers.",
             keys.read_vipllava,

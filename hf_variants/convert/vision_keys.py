@@ -5,7 +5,7 @@ Notable here: natively squares of patches are found by the square root of their 
 """
 
 # The towers that a class token stands before.
-_WITH_CLASS_TOKEN = ("clip_vision_model", "vit", "dinov2", "internvl_vision")
+_WITH_CLASS_TOKEN = ("clip_vision_model", "vit", "dinov2", "internvl_vision", "qianfan_ocr_vision")
 
 
 def _refuse(native, key, reason):
@@ -126,8 +126,9 @@ def write_deepseek_vl(config):
 
 
 def read_internvl(native):
-    if native.vision_config.model_type != "internvl_vision":
-        _refuse(native, "vision_config.model_type", "read from a file, its tower is natively of the type 'internvl_vision'")
+    own = f"{native.model_type}_vision"
+    if native.vision_config.model_type != own:
+        _refuse(native, "vision_config.model_type", f"read from a file, its tower is natively of the type {own!r}")
     factor = max(int(1 / native.downsample_ratio), 1)
     if 1 / factor != native.downsample_ratio or factor & (factor - 1):
         _refuse(native, "downsample_ratio", "it is the inverse of the side of the squares that are joined, 1, 1/2, 1/4 ...")

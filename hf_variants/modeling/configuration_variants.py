@@ -74,7 +74,8 @@ class VariantsConfig(FamilyConfig):
         sparsemixer_jitter_eps: rivals further than twice this from the best logit, relative to the larger of the two, are out
             of a round of `sparsemixer`.
         norm_topk_prob: whether the weights of the chosen experts are divided by their sum; None gives True, but False for
-            `router_scoring="sparsemixer"`.
+            `router_scoring="sparsemixer"`. With one expert per token, True makes every weight 1 and leaves the router no
+            gradient of the labels (Switch, arXiv:2101.03961 §2.1, weighs by the score): training warns of it, once.
         router_aux_loss_coef: None gives 0.001 under `router_balance="aux_loss"`, else 0.
         norm_unit_offset: the weight is stored minus one (Gemma); norm_weight_in_fp32: it multiplies before the cast back, as
             under rmsnorm a weight of norm_unit_offset always does.

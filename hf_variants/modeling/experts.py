@@ -16,6 +16,7 @@ from .feed_forward import FEED_FORWARDS, activation, gate_function
 from .norms import build_norm
 from .products import multiply
 from .router_balance import record_load, watch_router
+from .router_choice import GROUP_SCORES, keep_best_groups
 from .sparsemixer import mix_sparsely
 
 
@@ -42,7 +43,8 @@ class VariantsTopKRouter(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.num_experts)) if config.router_bias else None
         balanced = config.router_balance == "bias"
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts) if balanced else None)
-        self.choose, self.score, self.score_group = ROUTERS[config.router_scoring]
+        self.choose, self.score = ROUTERS[config.router_scoring]
+        self.score_group = GROUP_SCORES.get(config.router_scoring)
         self.jitter_eps, self.by_logits = config.sparsemixer_jitter_eps, config.router_selection == "logits"
         self.load = self.last_load = None
         watch_router(self)
@@ -77,19 +79,12 @@ class VariantsTopKRouter(nn.Module):
             record_load(self, indices, token_mask)
         return logits, weights * self.routed_scaling_factor, indices
 
-    def keep_best_groups(self, choice):
-        grouped = choice.view(choice.shape[0], self.n_group, -1)
-        best = self.score_group(grouped).topk(self.topk_group, dim=-1, sorted=False).indices
-        kept = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=choice.device).scatter(1, best, True)
-        return grouped.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(1)
-
 
 def _choose_best_scores(router, logits):
     scores = router.score(logits)
     compared = logits if router.by_logits else scores
     choice = compared if router.e_score_correction_bias is None else compared + router.e_score_correction_bias
-    if router.n_group > 1:
-        choice = router.keep_best_groups(choice)
+    choice = keep_best_groups(choice, router.n_group, router.topk_group, router.score_group)
     indices = choice.topk(router.top_k, dim=-1, sorted=False).indices
     return scores.gather(1, indices), indices
 
@@ -106,20 +101,11 @@ def _sigmoid_scores(logits):
     return logits.sigmoid()
 
 
-def _best_expert(grouped):
-    return grouped.amax(dim=-1)
-
-
-def _two_best_experts(grouped):
-    return grouped.topk(2, dim=-1).values.sum(dim=-1)
-
-
-# router_scoring -> choice of weights and indices, scores of the logits, score of a group (DeepSeek-V2: its best expert;
-# V3: the sum of its two best)
+# router_scoring -> choice of weights and indices, scores of the logits
 ROUTERS = {
-    "softmax": (_choose_best_scores, _softmax_scores, _best_expert),
-    "sigmoid": (_choose_best_scores, _sigmoid_scores, _two_best_experts),
-    "sparsemixer": (_choose_by_sparsemixer, None, None),
+    "softmax": (_choose_best_scores, _softmax_scores),
+    "sigmoid": (_choose_best_scores, _sigmoid_scores),
+    "sparsemixer": (_choose_by_sparsemixer, None),
 }
 
 

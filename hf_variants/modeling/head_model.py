@@ -40,7 +40,8 @@ def stack_terms(stack, config, coefs, router_logits, attention_mask):
         mask = mask[:, -length:]
     terms = {}
     if "aux_loss" in coefs:
-        terms["aux_loss"] = load_balancing_loss(router_logits, config.num_experts_per_tok, config.router_scoring, mask)
+        top_k, groups = config.num_experts_per_tok, (config.n_group, config.topk_group)
+        terms["aux_loss"] = load_balancing_loss(router_logits, top_k, config.router_scoring, mask, *groups)
     if "z_loss" in coefs:
         terms["z_loss"] = router_z_loss(router_logits, mask)
     return terms

@@ -12,6 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.utils import ModelOutput
 
+from .router_choice import GROUP_SCORES, keep_best_groups
+
 IGNORE = -100
 CHUNK_ELEMENTS = 1 << 23
 
@@ -120,21 +122,25 @@ def share_of_step(count, num_items_in_batch):
     return count / divisor.clamp(min=1)
 
 
-def load_balancing_loss(router_logits, top_k, scoring="softmax", token_mask=None):
+def load_balancing_loss(router_logits, top_k, scoring="softmax", token_mask=None, n_group=1, topk_group=1):
     """E * sum_e f_e P_e of each layer, averaged over the layers.
 
     f_e is the number of assignments to expert e per token (they sum to `top_k`), P_e the mean share of the scores: a perfectly
     balanced router gives `top_k`, a collapsed one more (Fedus et al. 2021, arXiv:2101.03961 §2.2, in transformers' constant).
-    Taken per layer, so that an imbalance in one layer cannot hide behind the opposite one in another.
+    Taken per layer, so that an imbalance in one layer cannot hide behind the opposite one in another. Counted are the experts
+    that the router chose: where it chooses within groups, those of the best groups, though others have higher scores. Under
+    `sparsemixer`, whose draws the logits do not tell, the `top_k` highest scores are counted, as natively (Phi-3.5-MoE).
 
     Args:
         router_logits: one [tokens, experts] tensor per sparse layer.
         token_mask: [tokens], false at pads, which count for nothing.
+        n_group, topk_group: groups of experts, and how many of them a token chooses from.
     """
     losses = []
     for logits in router_logits:
         scores = logits.sigmoid() if scoring == "sigmoid" else logits.softmax(-1)
-        chosen = torch.zeros_like(scores).scatter(1, scores.topk(top_k, dim=-1).indices, 1.0)
+        choice = keep_best_groups(scores, n_group, topk_group, GROUP_SCORES.get(scoring))
+        chosen = torch.zeros_like(scores).scatter(1, choice.topk(top_k, dim=-1).indices, 1.0)
         share = scores / (scores.sum(-1, keepdim=True) + 1e-20)
         fraction, probability = _token_mean(chosen, token_mask), _token_mean(share, token_mask)
         losses.append(logits.shape[-1] * (fraction * probability).sum())

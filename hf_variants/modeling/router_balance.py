@@ -12,7 +12,15 @@ import weakref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers.utils import logging
 
+logger = logging.get_logger(__name__)
+
+_IDLE = (
+    "num_experts_per_tok=1 with norm_topk_prob=True divides the weight of the one chosen expert by itself: it is always 1, so "
+    "the labels give the router no gradient, and at most router_aux_loss_coef or router_z_loss_coef trains it. Choose "
+    "norm_topk_prob=False, which weighs the expert by its score, or num_experts_per_tok of 2 or more"
+)
 _ROUTERS = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
 _HOOK = []
@@ -36,6 +44,8 @@ def record_load(router, indices, token_mask):
     """Add the tokens routed to each expert. indices [tokens, top_k]; token_mask [tokens] or None."""
     if _is_recomputation():
         return
+    if router.top_k == 1 and router.norm_topk_prob and router.weight.requires_grad:
+        logger.warning_once(_IDLE)
     if _ROUTERS.get(router.watch_number) is not router:  # a deep copy carries its original's number
         watch_router(router)
     with torch.no_grad():

@@ -81,6 +81,12 @@ def _build_internvl(config):
     return InternVLVisionModel(config)
 
 
+def _build_qianfan_ocr(config):
+    from transformers import QianfanOCRVisionModel
+
+    return QianfanOCRVisionModel(config)
+
+
 # model_type of a vision config -> the tower
 TOWERS = {
     "clip_vision_model": Tower(
@@ -94,6 +100,13 @@ TOWERS = {
     "internvl_vision": Tower(
         _native_config("InternVLVisionConfig"),
         _build_internvl,
+        lambda config: 1,
+        True,
+        "the last layer's output; behind layernorm where use_mean_pooling is off",
+    ),
+    "qianfan_ocr_vision": Tower(
+        _native_config("QianfanOCRVisionConfig"),
+        _build_qianfan_ocr,
         lambda config: 1,
         True,
         "the last layer's output; behind layernorm where use_mean_pooling is off",

@@ -8,7 +8,9 @@ import copy
 
 import torch
 from native_choices import BASES, CHOICES
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING
+
+from hf_variants.convert.heads import native_class
 
 _COMMON = {
     **{
@@ -192,7 +194,8 @@ def native_config(family, name, **changes):
 def native_model(family, name, seed=0, **changes):
     """A native model of one case with everything random, in fp32 and eval mode."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(native_config(family, name, **changes), dtype=torch.float32)
+    config = native_config(family, name, **changes)
+    model = native_class(config, "causal_lm")._from_config(config, dtype=torch.float32)
     randomise(model)
     return model.eval()
 

@@ -252,6 +252,18 @@ EXPERTS = {
         },
         "tied_dense": {**_TIED, **_LATENT, **_ROUTED, "first_k_dense_replace": 3},
     },
+    "mistral4": {
+        "tempered": {**_LATENT, **_ROUTED, "rope_parameters": {**_MSCALE, "llama_4_scaling_beta": 0.7}},
+        "half_split_biased": {
+            **{**_TIED, **_LATENT, **_ROUTED, "rope_interleave": False, "attention_bias": True, "q_lora_rank": None},
+            **{"first_k_dense_replace": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.7, "n_shared_experts": 2},
+            "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 3},
+        },
+        "untempered_dense": {
+            **{**_LATENT, **_ROUTED, "first_k_dense_replace": 3, "num_key_value_heads": 6},
+            **{"head_dim": 16, "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.0}},
+        },
+    },
     "axk1": {
         "groups": {**_LATENT, **_ROUTED, **_GROUPS, **_DENSE_FIRST, "norm_topk_prob": False},
         "half_split_biased": {

@@ -24,11 +24,12 @@ def test_every_family_has_cases():
 
 # Natively one key-value head per query head, and heads that divide the width.
 _MANY_HEADS = (
-    "biogpt bloom codegen ctrl gpt2 gpt_neo gpt_neox gptj modernbert-decoder mpt openai-gpt opt persimmon xglm".split()
+    *"biogpt bloom codegen ctrl gpt2 gpt_neo gpt_neox gptj modernbert-decoder mpt openai-gpt opt persimmon xglm".split(),
+    "bert-generation",
 )
 _FEW_WAYS = {
     **dict.fromkeys(_MANY_HEADS, {"grouped heads", "one key-value head", "head_dim of its own"}),
-    **dict.fromkeys(("dbrx", "falcon", "helium", "olmoe", "stablelm"), {"head_dim of its own"}),
+    **dict.fromkeys(("dbrx", "falcon", "helium", "olmoe", "stablelm", "cohere_compass_text"), {"head_dim of its own"}),
     "gpt_bigcode": {"grouped heads", "head_dim of its own"},
 }
 _FEW_WAYS["codegen"] = _FEW_WAYS["gptj"] = {*_FEW_WAYS["gptj"], "scaled rope"}  # the frequencies are fixed
@@ -297,6 +298,17 @@ _LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscal
 @pytest.mark.parametrize(
     ("family", "name", "changes", "reason"),
     [
+        ("mistral4", "tempered", {"n_group": 2}, "n_group=2.*its two best"),
+        ("mistral4", "tempered", {"head_dim": 12}, "rope_parameters.*qk_rope_head_dim / head_dim"),
+        (
+            *("mistral4", "tempered"),
+            {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 9}},
+            "use a scaled rope_type",
+        ),
+        ("cohere_compass_text", "two_thetas", {"logit_scale": 0.0}, "logit_scale=0.0"),
+        ("cohere_compass_text", "no_rope", {"rope_parameters": {}}, "rope_parameters=.*fails without an entry"),
+        ("bert-generation", "tied", {"is_decoder": False}, "is_decoder=False.*what follows"),
+        ("bert-generation", "tied", {"add_cross_attention": True}, "add_cross_attention=True"),
         ("bloom", "plain", {"slow_but_exact": True, "pretraining_tp": 2}, "slow_but_exact.*drops the biases"),
         ("gpt2", "plain", {"add_cross_attention": True}, "add_cross_attention"),
         ("gemma2", "window", {"use_bidirectional_attention": True}, "use_bidirectional_attention.*backend"),

@@ -15,6 +15,7 @@ from tests.variants import ENCODERS, TOGGLES
 
 # states before those of the patches, as the native classes have them
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0, "vit": 1, "dinov2": 1, "internvl_vision": 1}
+CLASS_TOKENS["qianfan_ocr_vision"] = 1
 # toggles that an image encoder refuses beside those with a field of text
 OF_TEXT = {"moe_aux_loss"}
 
@@ -69,7 +70,7 @@ def test_siglip_keeps_its_first_patch_and_builds_no_head():
 
 def test_towers_that_interpolate_take_other_sizes_and_the_rest_refuse_them(native):
     images = pixels(1, 3, 8, 20)
-    for kind in ("dinov2", "internvl_vision"):
+    for kind in ("dinov2", "internvl_vision", "qianfan_ocr_vision"):
         tower = tower_of(native[kind], LAST)
         with torch.no_grad():
             assert torch.equal(tower(images), native[kind](images).last_hidden_state[:, 1:])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers.utils import logging as library
 
 from hf_variants import (
     VariantsForCausalLM,
@@ -11,6 +12,7 @@ from hf_variants import (
     VariantsForSequenceClassification,
     VariantsForTokenClassification,
 )
+from hf_variants.modeling import router_balance
 from hf_variants.modeling.losses import load_balancing_loss, router_z_loss
 from tests.training_model.support import batch_of, sparse_model, trainer_of, uneven_rows
 
@@ -155,3 +157,67 @@ def test_b10_pads_count_for_nothing(side):
     for layer, load in zip(model.model.layers, loads, strict=True):
         assert torch.equal(layer.mlp.gate.load, load)
         assert load.sum() == 3 * 12 * 2
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_the_balance_loss_counts_the_experts_that_were_chosen_within_groups(scoring):
+    """In training: each layer's f is the load that its router recorded, though experts of other groups have higher scores."""
+    groups = {"n_group": 2, "topk_group": 1, "router_scoring": scoring}
+    model = sparse_model(VariantsForCausalLM, **AUX, **groups).train()
+    batch = batch_of(uneven_rows(4))
+    out = model(**batch, output_router_logits=True)
+    mask = batch["attention_mask"].flatten().bool()
+    terms, moved = [], False
+    for layer, logits in zip(model.model.layers, out.router_logits, strict=True):
+        scores = (logits.softmax(-1) if scoring == "softmax" else logits.sigmoid())[mask]
+        fraction = layer.mlp.gate.load / mask.sum()
+        share = (scores / scores.sum(-1, keepdim=True)).mean(0)
+        terms.append(scores.shape[1] * (fraction * share).sum())
+        ungrouped = torch.zeros_like(scores).scatter(1, scores.topk(2).indices, 1.0).mean(0)
+        moved |= not torch.equal(ungrouped, fraction)
+    found = model.router_sums["aux_loss"][0]
+    assert moved and found.item() == pytest.approx(torch.stack(terms).mean().item(), abs=1e-6)
+
+
+# ---- one expert per token ----
+def told(caplog):
+    return [record for record in caplog.records if "norm_topk_prob=True divides" in record.getMessage()]
+
+
+@pytest.fixture
+def heard(caplog):
+    """Records of transformers' log, in which nothing has been said yet."""
+    library.enable_propagation()
+    router_balance.logger.warning_once.cache_clear()
+    yield caplog
+    library.disable_propagation()
+
+
+ONE = {"num_experts_per_tok": 1}
+
+
+def test_weights_of_one_expert_that_are_always_one_are_told_once_in_training(heard):
+    model = sparse_model(VariantsForCausalLM, **ONE)
+    batch = batch_of(uneven_rows(4))
+    model.eval()(**batch)
+    assert not told(heard)
+    for _ in range(2):
+        model.train()(**batch).loss.backward()
+    (record,) = told(heard)
+    assert record.levelname == "WARNING" and "num_experts_per_tok=1" in record.getMessage()
+    assert all(layer.mlp.gate.weight.grad.abs().max() < 1e-6 for layer in model.model.layers)
+
+
+@pytest.mark.parametrize("keys", [{"norm_topk_prob": False}, {"num_experts_per_tok": 2}], ids=str)
+def test_routers_with_a_gradient_are_not_told(heard, keys):
+    model = sparse_model(VariantsForCausalLM, **{**ONE, **keys}).train()
+    model(**batch_of(uneven_rows(4))).loss.backward()
+    assert not told(heard) and all(layer.mlp.gate.weight.grad.abs().max() > 1e-6 for layer in model.model.layers)
+
+
+def test_frozen_routers_are_not_told(heard):
+    model = sparse_model(VariantsForCausalLM, **ONE).train()
+    for layer in model.model.layers:
+        layer.mlp.gate.weight.requires_grad_(False)
+    model(**batch_of(uneven_rows(4))).loss.backward()
+    assert not told(heard)
