@@ -18,6 +18,7 @@ from hf_variants.convert.conversion_report import make_report, read_report, writ
 from hf_variants.convert.gguf_files import refuse_bare_file
 from hf_variants.convert.heads import OUR_TYPES, native_class, our_class
 from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_card, keep_files
+from hf_variants.convert.model_conversion import refuse_no_model
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
 from hf_variants.convert.proof import ProofError, prove, run_ahead
@@ -80,6 +81,8 @@ def convert_checkpoint(
         ValueError: for a source that cannot be converted, toggles that no native type has, or a folder in the way, before
             anything is written; for a full disk, or a proof that fails (`ProofError`), after everything is removed.
     """
+    if not is_path(src):
+        refuse_no_model(src)
     dtype = _dtype(dtype)
     if to not in (None, *KINDS):
         raise ValueError(f"to={to!r} is unknown; choose from {list(KINDS)}")

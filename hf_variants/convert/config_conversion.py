@@ -151,8 +151,8 @@ def build_native_config(model_type, keys):
     cls = CONFIG_MAPPING[model_type]
     # None under a key that the class does not declare (CodeGen has no pad_token_id) would only add the key.
     said = {key: value for key, value in keys.items() if value is not None or key in cls.attribute_map or hasattr(cls, key)}
-    fitted = {key: _fitted(cls, key, value) for key, value in said.items()}
     try:
+        fitted = {key: _fitted(cls, key, value) for key, value in said.items()}
         return cls.from_dict(json.loads(json.dumps(fitted)))
     except Exception as error:
         raise ValueError(f"transformers refuses the {model_type} config {keys}: {error}") from error

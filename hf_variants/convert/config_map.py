@@ -146,3 +146,20 @@ class SpecialTokens(ConfigRule):
         if isinstance(ids, (list, tuple)):
             return [i for i in ids if 0 <= i < size] or None
         return ids if ids is not None and 0 <= ids < size else None
+
+
+class FrozenPad(ConfigRule):
+    """The row of the pad is not trained, by `padding_idx`, which counts a negative id from the end as torch does."""
+
+    def read(self, native):
+        return {"freeze_pad_embedding": native.pad_token_id is not None and native.pad_token_id >= 0}
+
+    def untrained(self, native):
+        row = frozen_last_row(native)
+        return None if row is None else f"pad_token_id={native.pad_token_id}: natively it freezes row {row} of the embedding"
+
+
+def frozen_last_row(native):
+    """The row of the embedding that a negative pad id freezes natively (LLaMA 1 has -1), None where there is none."""
+    pad = getattr(native, "pad_token_id", None)
+    return native.vocab_size + pad if isinstance(pad, int) and pad < 0 else None

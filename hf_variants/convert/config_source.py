@@ -4,9 +4,9 @@ Notable here: only `config.json` is read or fetched, never weights; a native con
 counts from a config counts native models too. Families, and torch with them, are imported once there is a native config.
 """
 
-import json
 from pathlib import Path
 
+from hf_variants.convert.checkpoint_config import parsed
 from hf_variants.convert.quiet import quiet
 from hf_variants.presets import list_presets, preset_keys
 
@@ -159,7 +159,7 @@ def _read_keys(name):
     path = Path(name)
     file = path / "config.json" if path.is_dir() else path
     if file.is_file():
-        keys = _parsed(file)
+        keys = parsed(file)
         if file == path and not keys:
             raise ValueError(f"{name!r} is empty; it must hold config keys")
         return keys if file == path else _typed(keys, file)
@@ -172,7 +172,7 @@ def _read_keys(name):
             preset_keys(name)
         except ValueError as error:
             raise ValueError(f"{error}; nor is it a .json, a folder, or an id of the Hub (owner/name)") from None
-    return _typed(_parsed(_fetched(name)), name)
+    return _typed(parsed(_fetched(name)), name)
 
 
 def keys_of_folder(folder):
@@ -199,16 +199,6 @@ def _fetched(repo):
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{repo!r} is no preset, file or folder here, and no config.json of that Hub id: {reason}") from None
-
-
-def _parsed(file):
-    try:
-        keys = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{str(file)!r} is not valid JSON: {error}") from None
-    if not isinstance(keys, dict):
-        raise ValueError(f"{str(file)!r} holds a {type(keys).__name__}; it must hold config keys")
-    return keys
 
 
 # What a model is built from before anything else, and other names of it that no `attribute_map` of transformers tells.

@@ -7,6 +7,8 @@ ever left at random values, because every tensor of the target must come from ex
 import copy
 import os
 
+import torch
+
 from hf_variants.convert.config_conversion import config_from_native, config_to_native, set_tied
 from hf_variants.convert.heads import (
     OURS,
@@ -17,6 +19,7 @@ from hf_variants.convert.heads import (
 )
 from hf_variants.convert.native_checkpoint import known_family, load_native
 from hf_variants.convert.registry import find_family
+from hf_variants.convert.same_build import refuse_other_build
 from hf_variants.convert.skeletons import head_name, head_table, loaded_dtypes, release_head, skeleton, tied_names
 from hf_variants.convert.vision_conversion import OURS as VISION
 from hf_variants.convert.vision_conversion import (
@@ -56,12 +59,15 @@ def from_native(model_or_path, *, head=None, dtype=None, gguf_file=None, attn_im
         native, loaded = load_native(model_or_path, dtype=dtype, gguf_file=gguf_file, head=head, **load_kwargs), True
     else:
         native, loaded = model_or_path, False
+        refuse_no_model(native)
         _refuse_load_arguments(gguf_file, head, load_kwargs)
     if is_vision_type(native.config.model_type):
         return _vision_from_native(native, None if loaded else dtype, attn_implementation)
     found = known_family(native.config, "the model")
     head = head_of(type(native), native.config, found)
     refuse_unfit(native)
+    if not loaded:
+        refuse_other_build(native, _plain(native_class(native.config, head), native))
     config = config_from_native(native.config)
     set_tied(config, is_tied(native, found.head_told_by_weights))
     cls = our_class(head)
@@ -93,12 +99,14 @@ def to_native(model, family=None, *, attn_implementation=None):
     """
     from hf_variants.modeling.built_config import without_effect
 
+    refuse_no_model(model)
     if model.config.model_type == VISION:
         return _vision_to_native(model, family, attn_implementation)
     refuse_foreign(model)
     refuse_unfit(model)
     if changed := model.changed_fields():
         raise ValueError(without_effect(changed, "Save the model and load it with the changed toggle, then convert it"))
+    refuse_other_build(model, _plain(type(model), model), deep=False)
     config = copy.deepcopy(model.config)
     set_tied(config, is_tied(model))
     native_config = config_to_native(config, family)
@@ -169,8 +177,28 @@ def refuse_foreign(model):
         raise ValueError(f"{type(model).__name__} is no model of this family; choose from {list(OURS.values())}")
 
 
+def refuse_no_model(model):
+    """Raises ValueError for what is no model of transformers, with the way to the one inside of a wrapper."""
+    from transformers import PreTrainedModel
+
+    if isinstance(model, PreTrainedModel):
+        return
+    inside = [
+        name for name in ("_orig_mod", "module", "base_model") if isinstance(getattr(model, name, None), torch.nn.Module)
+    ]
+    ways = {"_orig_mod": "give what torch.compile wraps, model._orig_mod", "module": "give what it wraps, model.module"}
+    ways["base_model"] = "for an adapter call merge_and_unload(), and give what it returns"
+    told = ways[inside[0]] if inside else "give a folder, a Hub id, or a model that transformers loaded"
+    raise ValueError(f"{type(model).__name__} cannot be converted: it is no model of transformers; {told}")
+
+
 def refuse_unfit(model):
     """Only whole, dense models on one device have the tensors of the rules. Raises ValueError."""
+    if getattr(model, "_hf_peft_config_loaded", False) or any(".lora_" in name for name, _ in model.named_modules()):
+        raise ValueError(
+            f"{type(model).__name__} has an adapter on its layers, whose weights are none of the model's: convert what PEFT's "
+            "merge_and_unload() returns, or delete the adapter"
+        )
     if getattr(model.config, "quantization_config", None) is not None:
         raise ValueError(
             f"{type(model).__name__} holds quantized weights: quantization_config={model.config.quantization_config}. "
@@ -186,7 +214,6 @@ def is_tied(model, told_by_weights=False):
 
     told_by_weights: whether the flag of the family says nothing, so that nothing is to be warned of.
     """
-    import torch
     from transformers.utils import logging
 
     flag, output = bool(model.config.tie_word_embeddings), model.get_output_embeddings()
@@ -201,6 +228,10 @@ def is_tied(model, told_by_weights=False):
             f"tie_word_embeddings={tied}, which keeps the logits"
         )
     return tied
+
+
+def _plain(cls, model):
+    return skeleton(cls, copy.deepcopy(model.config), model.dtype, attn_implementation="eager")
 
 
 def _state_without_tied_head(model, config):
@@ -218,8 +249,6 @@ def _in_dtype(state, dtype, cls, config):
 
 def _as_narrow_as(cls, config, state, dtype):
     """A state dict without the fp32 that ours keeps and `cls` does not (MiniMax-M2's selection bias)."""
-    import torch
-
     if dtype == torch.float32:
         return state
     dtype_of = loaded_dtypes(skeleton(cls, copy.deepcopy(config), dtype), dtype)
@@ -228,7 +257,6 @@ def _as_narrow_as(cls, config, state, dtype):
 
 def build_model(cls, config, state, attn_implementation):
     """A model of class `cls` in eval mode that owns copies of the tensors of `state`; ValueError where unfit."""
-    import torch
     from transformers.initialization import no_init_weights
 
     embedding = next(tensor for name, tensor in state.items() if tensor.dim() == 2 and tensor.is_floating_point())

@@ -1,16 +1,25 @@
 """Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
 
+import copy
 from pathlib import Path
 
-from huggingface_hub.errors import StrictDataclassError
+import torch
 from transformers.utils import logging
 
-from hf_variants.convert.heads import OUR_TYPES, auto_class, head_of_config
+from hf_variants.convert.checkpoint_config import checked_keys, folder_keys, load_config, one_line, refuse_quantized
+from hf_variants.convert.config_conversion import config_from_native
+from hf_variants.convert.heads import OUR_TYPES, auto_class, head_of_config, native_class
+from hf_variants.convert.misfits import hint, named_class
 from hf_variants.convert.native_layout import harmless_names
 from hf_variants.convert.registry import find_family
+from hf_variants.convert.skeletons import skeleton
+from hf_variants.convert.vision_conversion import OURS as OUR_VISION
 from hf_variants.convert.vision_conversion import is_vision_type, vision_family
+from hf_variants.convert.weight_files import FolderTensors
 from hf_variants.modeling.variants_base import refuse_damaged
 
+# What no weights are stored in but those of a quantized model.
+_CODES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float8_e4m3fn, torch.float8_e5m2)
 # Arguments that both the config and the weights are fetched with.
 _WHERE = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
 
@@ -21,43 +30,93 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
     Raises:
         ValueError: unknown family (naming the nearest), or tensors that are missing, mis-shaped or left over.
     """
-    from transformers import AutoConfig, PreTrainedConfig
-
     from hf_variants.convert.gguf_files import refuse_bare_file
 
     refuse_bare_file(path)
     if gguf_file is not None:
         return _load_gguf(path, gguf_file, dtype, head, load_kwargs)
     where = {key: load_kwargs[key] for key in _WHERE if key in load_kwargs}
-    try:
-        config = AutoConfig.from_pretrained(path, **where)
-    except OSError as error:
-        raise ValueError(
-            f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository"
-        ) from error
-    except StrictDataclassError as error:
-        raise ValueError(f"the config of {str(path)!r} cannot be read: {error}") from error
-    except ValueError:
-        # a type that transformers does not know either: its own text names no type that is near
-        find_family(PreTrainedConfig.get_config_dict(path, **where)[0].get("model_type"))
-        raise
+    config = _native_config(path, where)
+    if "quantization_config" not in load_kwargs:
+        refuse_quantized(config, path)
     if is_vision_type(config.model_type):
         found, head = vision_family(config.model_type), _only_head(head)
     else:
         found = known_family(config, path)
         head = head_of_config(config, found, head)
     _refuse_toggles(config, load_kwargs)
-    # Mis-shaped tensors are let through to be refused here by name: the library's own error names none.
-    keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, **load_kwargs}
+    folder = _folder_of(path, where)
+    if folder is not None and load_kwargs.get("use_safetensors", True) and "variant" not in load_kwargs:
+        _refuse_unreadable(folder, config)
+    # Mis-shaped tensors are let through to be refused here by name: the library's own error names none. The backend is that of
+    # a model that only lends its weights.
+    keywords = {"dtype": "auto" if dtype is None else dtype, "ignore_mismatched_sizes": True, "use_safetensors": True}
+    keywords = {**keywords, "attn_implementation": "eager", **load_kwargs}
     try:
         model, info = auto_class(head, config).from_pretrained(path, output_loading_info=True, **keywords)
-    except KeyError as error:
-        raise ValueError(f"the config of {str(path)!r} says {error}, which transformers does not know") from error
     except Exception as error:
         refuse_damaged(path, error)
+        _refuse_unbuildable(config, native_class(config, head), path)
+        if isinstance(error, OSError):
+            raise ValueError(f"no weights as safetensors could be loaded from {str(path)!r}: {one_line(error)}") from error
         raise
     _refuse_incomplete(path, model, info, found)
     return model
+
+
+def _native_config(path, where):
+    """The config of a native model that converts."""
+    from transformers import PreTrainedConfig
+
+    folder = _folder_of(path, where)
+    if folder is not None:
+        keys = folder_keys(folder)
+    else:
+        try:
+            keys = PreTrainedConfig.get_config_dict(path, **where)[0]
+        except Exception as error:
+            raise ValueError(
+                f"no config found at {str(path)!r}: give a folder with a config.json, or the id of a repository "
+                f"({one_line(error)})"
+            ) from error
+        checked_keys(keys, f"the config of {str(path)!r}")
+    if not is_vision_type(keys["model_type"]):
+        known_type(keys["model_type"], path)
+    return load_config(path, **where)
+
+
+def _folder_of(path, where):
+    """The folder that `path` is, None for a Hub id."""
+    folder = Path(path) / (where.get("subfolder") or "")
+    return folder if folder.is_dir() else None
+
+
+def _refuse_unbuildable(config, cls, path):
+    try:
+        skeleton(cls, copy.deepcopy(config), torch.float32, attn_implementation="eager")
+    except Exception as error:
+        raise unbuildable(config, cls, path, error) from error
+
+
+def unbuildable(config, cls, where, error):
+    """The ValueError for a config of the checkpoint `where` that transformers reads, but cannot build `cls` from."""
+    if config.model_type not in OUR_TYPES and not is_vision_type(config.model_type):
+        config_from_native(config)  # names the key and its choices, where it is one that the family knows
+    text = f"{type(error).__name__}: {one_line(error)}"
+    return ValueError(f"the config of {where} is none that {cls.__name__} can be built from ({text})")
+
+
+def _refuse_unreadable(folder, config):
+    """Raise ValueError for weight files that lack, are damaged, or hold codes of which the config says nothing."""
+    meta = FolderTensors(folder).meta
+    harmless = harmless_names(meta, depth_of(config))
+    codes = {name: tensor.dtype for name, tensor in meta.items() if tensor.dtype in _CODES and name not in harmless}
+    if codes and getattr(config, "quantization_config", None) is None:
+        kinds = sorted({str(dtype).removeprefix("torch.") for dtype in codes.values()})
+        raise ValueError(
+            f"{folder} holds {len(codes)} weights stored as {', '.join(kinds)}: {sorted(codes)[:8]}; those are codes of a "
+            "quantized model, but its config has no quantization_config that says what they mean: convert the unquantized one"
+        )
 
 
 def _load_gguf(path, name, dtype, head, load_kwargs):
@@ -95,9 +154,16 @@ def _only_head(head):
 
 def known_family(config, what):
     """The family of a native config. Raises ValueError when it is not native, or not known."""
-    if config.model_type in OUR_TYPES:
+    return known_type(config.model_type, what)
+
+
+def known_type(model_type, what):
+    """The family of a native model type; as `known_family`."""
+    if model_type in OUR_TYPES:
         raise ValueError(f"{what} is a variants model already; load it with AutoModelForCausalLM.from_pretrained")
-    return find_family(config.model_type)
+    if model_type == OUR_VISION:
+        raise ValueError(f"{what} is a variants model already; load it with AutoModelForImageTextToText.from_pretrained")
+    return find_family(model_type)
 
 
 def _refuse_toggles(config, load_kwargs):
@@ -138,6 +204,8 @@ def _refuse_incomplete(path, model, info, found):
         )
     extra = [name for name in extra if name not in of_others]
     if extra:
-        problems.append(f"left over: {sorted(extra)[:8]}")
+        problems.append(f"left over: {sorted(extra)[:8]}{hint(extra, model.config, type(model))}")
+    elif info.get("missing_keys"):
+        problems[0] += named_class(model.config, type(model))
     if problems:
         raise ValueError(f"the checkpoint {path} does not fit {type(model).__name__}: {'; '.join(problems)}")

@@ -138,5 +138,5 @@ def known_families():
 def _nearest(model_type):
     from difflib import get_close_matches
 
-    close = get_close_matches(str(model_type), family_names(), n=3, cutoff=0.5)
+    close = get_close_matches(str(model_type).strip().lower(), family_names(), n=3, cutoff=0.5)
     return f" (nearest known: {', '.join(close)})" if close else ""

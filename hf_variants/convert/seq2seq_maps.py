@@ -7,7 +7,7 @@ where the norms stand and in what a position is.
 import math
 
 from hf_variants.convert.classic_maps import layerdrop
-from hf_variants.convert.config_map import Always, Both, Key, Refuse, Same, SpecialTokens
+from hf_variants.convert.config_map import Always, Both, FrozenPad, Key, Refuse, Same, SpecialTokens
 from hf_variants.convert.stored_sinusoids import DropSinusoids
 from hf_variants.convert.weight_rules import keep, rearrange, rename
 
@@ -127,7 +127,7 @@ def bart_stack(stack, *more):
         Both(lambda native: {"embedding_dropout": native.dropout}),
         Key("initializer_range", "init_std"),
         SpecialTokens(),
-        Both(lambda native: {"freeze_pad_embedding": native.pad_token_id is not None}),
+        FrozenPad(),
         Always(norm_type="layernorm", norm_eps=1e-5, mlp_type="plain", attention_bias=True, mlp_bias=True),
         *more,
     ]

@@ -3,7 +3,7 @@
 Notable here: plain lists and small factories; a family file is read as "Llama, except ...".
 """
 
-from hf_variants.convert.config_map import Always, Both, HeadDim, Key, Refuse, Same, SpecialTokens
+from hf_variants.convert.config_map import Always, Both, FrozenPad, HeadDim, Key, Refuse, Same, SpecialTokens
 from hf_variants.convert.meaning import fold_ntk
 from hf_variants.convert.weight_rules import keep
 
@@ -15,8 +15,7 @@ COMMON_KEYS_WITHOUT_DROPOUT = [
 ]
 COMMON_KEYS = [*COMMON_KEYS_WITHOUT_DROPOUT, Same("attention_dropout")]
 
-# The row of the pad is not trained, by `padding_idx`.
-FROZEN_PAD = Both(lambda native: {"freeze_pad_embedding": native.pad_token_id is not None}, lambda config: {})
+FROZEN_PAD = FrozenPad()
 
 # What most families after Llama have: grouped heads, a context length and an RMSNorm epsilon.
 GROUPED_KEYS = [*COMMON_KEYS, Same("num_key_value_heads", "max_position_embeddings"), FROZEN_PAD]

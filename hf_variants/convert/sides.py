@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
-from hf_variants.convert.config_conversion import config_from_native, set_tied
+from hf_variants.convert.checkpoint_config import folder_keys, load_config, refuse_quantized
+from hf_variants.convert.config_conversion import set_tied
 from hf_variants.convert.heads import OUR_TYPES, head_of, head_of_config, head_of_ours, native_class, our_class
 from hf_variants.convert.heads import OURS as OUR_CLASSES
-from hf_variants.convert.model_conversion import is_tied, refuse_foreign, refuse_unfit
-from hf_variants.convert.native_checkpoint import depth_of
+from hf_variants.convert.misfits import hint, named_class
+from hf_variants.convert.model_conversion import is_tied, refuse_foreign, refuse_no_model, refuse_unfit
+from hf_variants.convert.native_checkpoint import depth_of, unbuildable
 from hf_variants.convert.native_layout import harmless_names, load_steps
 from hf_variants.convert.registry import find_family
+from hf_variants.convert.same_build import refuse_other_build
 from hf_variants.convert.skeletons import (
     embedding_name,
     expected_tensors,
@@ -24,7 +27,7 @@ from hf_variants.convert.skeletons import (
     skeleton,
     tied_names,
 )
-from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Selected, Stage, Step, same_bits
+from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Renamed, Selected, Stage, Step, same_bits
 from hf_variants.convert.stored_sinusoids import sinusoid_table
 from hf_variants.convert.weight_files import FolderTensors
 from hf_variants.convert.weight_rules import check_state
@@ -140,7 +143,7 @@ def _hold(side, tensors, where, may_round):
     else:
         stage = _without_tied_head(stage, model, where)
     if not may_round:
-        _refuse_rounding(where, stage, loaded_dtypes(model, side.dtype), side.dtype)
+        _refuse_rounding(f"the config of {where} says", stage, loaded_dtypes(model, side.dtype), side.dtype)
     return side.hold(stage)
 
 
@@ -152,6 +155,7 @@ def memory_side(model, dtype=None, state=None):
     """
     from hf_variants.modeling.built_config import without_effect
 
+    refuse_no_model(model)
     config = copy.deepcopy(model.config)
     cls = _class_of_model(model)
     refuse_unfit(model)
@@ -163,7 +167,12 @@ def memory_side(model, dtype=None, state=None):
     if not side.own_head:
         say_tied(config, tied)
     tied = set(tied_names(model, config))
-    return side.hold(Selected(MemoryTensors(state or model.state_dict()), tied))
+    if state is None:
+        refuse_other_build(model, side.skeleton(), deep=not side.is_ours)
+    weights = Selected(MemoryTensors(state or model.state_dict()), tied)
+    if dtype is None and state is None:
+        _refuse_rounding("its model has", weights, loaded_dtypes(side.skeleton(), side.dtype), side.dtype)
+    return side.hold(weights)
 
 
 def _built(side, folder):
@@ -171,53 +180,17 @@ def _built(side, folder):
     try:
         return side.skeleton()
     except Exception as error:
-        if not side.is_ours:
-            config_from_native(side.config)  # names the key and its choices, where it is one that the family knows
-        text = f"{type(error).__name__}: {error}"
-        raise ValueError(f"the config of {folder} is none that {side.cls.__name__} can be built from ({text})") from error
+        raise unbuildable(side.config, side.cls, folder, error) from error
 
 
 def read_config(folder):
     """The config of a folder. Raises ValueError where there is none, or none that can be converted."""
-    from transformers import AutoConfig
-
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        found = sorted(path.name for path in folder.glob("*.gguf"))
-        told = f"; of its GGUF files {found}, name one by gguf_file (--gguf-file)" if found else ""
-        raise ValueError(f"no config.json in {folder}: it holds no checkpoint{told}")
-    kind = _model_type(folder)
+    kind = folder_keys(folder)["model_type"]
     if kind not in OUR_TYPES:
         find_family(kind)
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:
-        raise ValueError(f"the config of {folder} cannot be read: {error}") from error
+    config = load_config(folder)
     refuse_quantized(config, folder)
     return config
-
-
-def refuse_quantized(config, what):
-    """Raise ValueError for a config whose weights are quantized."""
-    found = getattr(config, "quantization_config", None)
-    if found is not None:
-        found = found if isinstance(found, dict) else found.to_dict()
-        raise ValueError(
-            f"{what} holds quantized weights (quant_method={str(found.get('quant_method'))!r}), which no rule can rearrange: "
-            "convert the unquantized model, or ask for dequantize, which loads the whole model and unpacks it"
-        )
-
-
-def _model_type(folder):
-    import json
-
-    try:
-        keys = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{folder / 'config.json'} is no JSON: {error}") from error
-    if not isinstance(keys, dict) or not keys.get("model_type"):
-        raise ValueError(f"{folder / 'config.json'} names no model_type")
-    return keys["model_type"]
 
 
 def class_of(config, head=None):
@@ -253,13 +226,14 @@ def _class_of_model(model):
 
 
 def _main_dtype(dtype, config, tensors):
-    """As `from_pretrained(dtype="auto")` chooses it: what is asked for, what the config says, what the first floats are."""
+    """What is asked for, else what the config says, else the narrowest dtype that holds all floats of the files."""
     if dtype is not None:
         return dtype
     if getattr(config, "dtype", None) is not None:
         return config.dtype
-    floats = (tensor.dtype for tensor in tensors.meta.values() if tensor.dtype in _FLOATS)
-    return next(floats, torch.float32)
+    # of a config that says none, the one that keeps every bit
+    floats = [tensor.dtype for tensor in tensors.meta.values() if tensor.dtype in _FLOATS]
+    return _widest(floats[1:], floats[0]) if floats else torch.float32
 
 
 def _refuse_codes(folder, steps, tensors, model):
@@ -278,13 +252,13 @@ def _refuse_codes(folder, steps, tensors, model):
         )
 
 
-def _refuse_rounding(folder, weights, dtype_of, dtype):
-    """Raise ValueError where the dtype in the config cannot hold what the files hold."""
+def _refuse_rounding(who, weights, dtype_of, dtype):
+    """Raise ValueError where the main dtype cannot hold what the files or the model hold."""
     wide = {name: tensor.dtype for name, tensor in weights.meta.items() if not _holds(dtype_of(name), tensor.dtype)}
     if wide:
         told, kinds = _word(dtype), sorted({_word(found) for found in wide.values()})
         raise ValueError(
-            f"dtype={told!r} in the config of {folder} cannot hold {len(wide)} tensors that its files hold as "
+            f"dtype={told!r}, which {who}, cannot hold {len(wide)} tensors that are stored as "
             f"{', '.join(kinds)}: {sorted(wide)[:8]}; ask for dtype={told!r} to round them as transformers does when it loads "
             f"them, or for dtype={_word(_widest(wide.values(), dtype))!r} to keep every bit"
         )
@@ -309,10 +283,11 @@ def _refuse_left_over(folder, side, names):
         return
     layers = depth_of(side.config)
     beyond = [name for name in names if any(part.isdigit() and int(part) == layers for part in name.split("."))]
-    hint = f"; they belong to layers beyond num_hidden_layers={layers} of config.json" if beyond else ""
+    told = f"; they belong to layers beyond num_hidden_layers={layers} of config.json" if beyond else ""
+    told = told or hint(names, side.config, side.cls)
     raise ValueError(
         f"{folder} holds {len(names)} tensors that have no place in {side.cls.__name__} with this config: "
-        f"{sorted(names)[:8]}{hint}"
+        f"{sorted(names)[:8]}{told}"
     )
 
 
@@ -363,9 +338,13 @@ def _without_tied_head(stage, model, folder):
             raise ValueError(
                 f"tie_word_embeddings=False in the config of {folder}, but its files hold no {head}: set the key to true "
                 "where head and embedding are one table, else fetch the file that lacks"
+                f"{named_class(model.config, type(model))}"
             )
         return stage
-    if head not in stage or embedding not in stage:
+    if head in stage and embedding not in stage:
+        # writers that drop the second name of shared memory keep whichever comes first
+        return Renamed(stage, {embedding: head})
+    if head not in stage:
         return stage
     if not same_bits(stage[head], stage[embedding]):
         raise ValueError(

@@ -111,6 +111,18 @@ class Selected(LazyTensors):
         return self.below[name]
 
 
+class Renamed(LazyTensors):
+    """The tensors below, some under other names: `{name here: name below}`."""
+
+    def __init__(self, below, names):
+        self.below, self._names = below, names
+        here = {old: new for new, old in names.items()}
+        self.meta = {here.get(name, name): tensor for name, tensor in below.meta.items()}
+
+    def __getitem__(self, name):
+        return self.below[self._names.get(name, name)]
+
+
 class Cast(LazyTensors):
     """The tensors below in the dtype that `dtype_of(name)` says; what holds no floats stays."""
 

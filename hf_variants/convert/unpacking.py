@@ -9,6 +9,8 @@ import re
 
 import torch
 
+from hf_variants.convert.checkpoint_config import folder_keys, load_config
+
 _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 
 
@@ -50,9 +52,10 @@ def unpacked_tokenizer(folder, gguf_file):
 
 
 def _loaded(folder, dtype):
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    folder_keys(folder)
+    config = load_config(folder)
     given = getattr(config, "quantization_config", None)
     if given is None:
         raise ValueError(f"{folder} holds no quantized weights; leave dequantize out")

@@ -27,14 +27,14 @@ _VERSIONS = ("hf-variants", "transformers", "torch", "safetensors")
 def is_vision_source(src):
     """Whether a folder (or a model in memory) holds a vision-language model that converts."""
     if isinstance(src, torch.nn.Module):
-        kind = getattr(src.config, "model_type", None)
+        kind = getattr(getattr(src, "config", None), "model_type", None)
     else:
         path = Path(src) / "config.json"
         try:
             kind = json.loads(path.read_text(encoding="utf-8")).get("model_type") if path.is_file() else None
-        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, RecursionError):
             return False
-    return kind == OURS or is_vision_type(kind)
+    return isinstance(kind, str) and (kind == OURS or is_vision_type(kind))
 
 
 def convert_vision_checkpoint(src, dst, *, to=None, family=None, dtype=None, tokenizer=None, progress=None):

@@ -115,8 +115,6 @@ def _no_weights(folder):
     text = f"no {SINGLE} and no {INDEX} in {folder}"
     if any(name.endswith(".gguf") for name in found):
         return f"{text}; for a GGUF file give its name as gguf_file, from {[n for n in found if n.endswith('.gguf')]}"
-    if (folder / "adapter_config.json").is_file():
-        return f"{text}, but an adapter: load it, call merge_and_unload(), save the result and convert that"
     if any(name.endswith(".safetensors") for name in found):
         return f"{text}, only {found[:4]}: fetch the file that lacks"
     if found:

@@ -58,7 +58,7 @@ def test_no_model_type_and_no_json(source):
     (source / "config.json").write_text("{}")
     _refused(source, "names no model_type")
     (source / "config.json").write_text("{")
-    _refused(source, "is no JSON")
+    _refused(source, "is not valid JSON")
     (source / "config.json").unlink()
     _refused(source, "no config.json in")
 
@@ -244,7 +244,7 @@ def test_dtype_in_the_config_that_would_round_the_weights(told, stored, exact, s
     _edit_config(source, dtype=_word(told))
     _edit_weights(source, lambda state: state.update({key: value.to(stored) for key, value in state.items()}))
     _refused(
-        source, f"dtype='{_word(told)}' in the config .* files hold as {_word(stored)}: .*dtype='{exact}' to keep every bit"
+        source, f"dtype='{_word(told)}', which the config .* stored as {_word(stored)}: .*dtype='{exact}' to keep every bit"
     )
     report = convert_checkpoint(source, tmp_path / "rounded", dtype=told)
     assert report["dtype"] == _word(told) == verify_checkpoint(tmp_path / "rounded")["dtype"]
@@ -257,7 +257,7 @@ def test_one_weight_that_the_dtype_in_the_config_would_round(source):
     name = "model.norm.weight"
     _edit_config(source, dtype="bfloat16")
     _edit_weights(source, lambda s: s.update({key: s[key].bfloat16() for key in list(s) if key != name}))
-    _refused(source, rf"cannot hold 1 tensors that its files hold as float32: \['{name}'\]")
+    _refused(source, rf"cannot hold 1 tensors that are stored as float32: \['{name}'\]")
 
 
 def _word(dtype):
