@@ -1,10 +1,12 @@
 """`hf-variants kv-heads`: MHA to GQA to MQA, and back, with trained weights."""
 
+import json
 from typing import Annotated
 
 import typer
 
-from .console import announce, console, show_numbers
+from .console import announce, announce_files, check_plot, console, show_numbers
+from .describe import Json, Plot
 
 
 def add_to(app):
@@ -21,8 +23,11 @@ def kv_heads(
     calibration: Annotated[str | None, typer.Option(help="Text file by whose activations errors are weighed.")] = None,
     window: Annotated[int, typer.Option(help="Tokens per row of either text.")] = 512,
     max_tokens: Annotated[int, typer.Option(help="Tokens of either text.")] = 8192,
+    plot: Plot = None,
+    as_json: Json = False,
 ):
     """Change the number of key-value heads of a trained model: copies are exact, merged heads report their error."""
+    check_plot(plot)
     from rich.progress import Progress
 
     from ..jobs.kv_heads import change_kv_heads
@@ -30,10 +35,18 @@ def kv_heads(
 
     named = {"--text": text, "--calibration": calibration}
     texts, rows = (None if path is None else documents(path, option) for option, path in named.items())
-    with Progress(console=console, transient=True) as progress:
+    say = (lambda text: None) if as_json else announce
+    with Progress(console=console, transient=True, disable=as_json) as progress:
         task = progress.add_task("layers", total=None)
         tick = lambda done, total: progress.update(task, completed=done, total=total)  # noqa: E731
-        facts = change_kv_heads(src, dst, heads, method, order, texts, rows, window, max_tokens, tick, announce)
+        facts = change_kv_heads(src, dst, heads, method, order, texts, rows, window, max_tokens, tick, say)
+    if plot:
+        from ..report.kv_heads_plot import plot_kv_heads
+
+        plot_kv_heads(facts, plot, title=src)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
     layers = facts["layers"]
     before, after = facts["kv_bytes_per_token"]
     numbers = {
@@ -45,3 +58,4 @@ def kv_heads(
     if "perplexity" in facts:
         numbers["perplexity"] = f"{facts['perplexity']['before']:.3f} -> {facts['perplexity']['after']:.3f}"
     show_numbers(f"written: {dst}", numbers)
+    announce_files(plot)

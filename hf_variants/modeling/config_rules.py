@@ -95,7 +95,7 @@ LAYER_RULES = [
         "no_rope_layers is a switch per layer",
         lambda c: any(flag not in (0, 1) for flag in c.no_rope_layers) or len(c.no_rope_layers) != c.num_hidden_layers,
         "no_rope_layers={c.no_rope_layers} must hold num_hidden_layers={c.num_hidden_layers} entries: 1 where the layer uses "
-        "RoPE, 0 where it does not (transformers' convention, despite the name)",
+        "RoPE, 0 where it does not (transformers' convention, despite the name); or null (None), where all do",
     ),
     Rule(
         "no_rope_layers needs rope",

@@ -1,5 +1,7 @@
 """Key-value heads: copies are exact, merged heads are exact where the heads agree, and best otherwise."""
 
+import json
+
 import pytest
 import torch
 
@@ -261,6 +263,12 @@ def test_command_line_changes_a_native_checkpoint(tmp_path, capsys):
     model = VariantsForCausalLM.from_pretrained(tmp_path / "gqa")
     assert model.config.num_key_value_heads == 2
     assert {"kv_heads_report.json", "tokenizer.json", "README.md"} <= {path.name for path in (tmp_path / "gqa").iterdir()}
+    figure = tmp_path / "heads.png"
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words[:2], str(tmp_path / "mqa"), "--heads", "1", "--plot", str(figure), "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert stop.value.code == 0 and figure.read_bytes()[:4] == b"\x89PNG"
+    assert facts == json.loads((tmp_path / "mqa" / "kv_heads_report.json").read_text()) and len(facts["layers"]) == 2
     with pytest.raises(SystemExit) as stop:
         cli.main([*words, "1"])
     assert stop.value.code == 2 and "is not empty" in capsys.readouterr().err.replace("\n", " ")
