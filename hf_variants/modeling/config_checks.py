@@ -81,6 +81,6 @@ def check_per_layer(config, name):
     # a depth below one is the rules' to refuse
     if len(values) != config.num_hidden_layers and config.num_hidden_layers > 0:
         raise ValueError(
-            f"{name} has {len(values)} entries, but num_hidden_layers={config.num_hidden_layers}; give one entry per layer, or "
-            "null (None) where they follow from other keys"
+            f"{name} has {len(values)} entries, but num_hidden_layers={config.num_hidden_layers}; give one entry per layer, "
+            "or null (None) where they follow from other keys"
         )
