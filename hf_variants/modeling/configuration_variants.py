@@ -37,7 +37,8 @@ class VariantsConfig(FamilyConfig):
         num_key_value_heads: None gives one per query head.
         head_dim: width of a head, free of hidden_size / num_attention_heads; None gives that quotient.
         attention_bias: biases of q, k, v (of q_a and kv_a under MLA) and, unless `attention_out_bias` says otherwise, of o.
-        mlp_bias: biases of dense and shared feed-forwards; the last projection's follows unless `mlp_out_bias` says otherwise.
+        mlp_bias: biases of dense and shared feed-forwards; `mlp_out_bias` says another thing of the last projection,
+            and is None where it does not.
         layer_types: attention kind of each layer; None gives sliding everywhere where `sliding_window` is set, chunked
             everywhere where `attention_chunk_size` is set, else full.
         sliding_window: visible tokens of a sliding layer, the query included. When `is_causal=False` the window is
@@ -389,8 +390,8 @@ class VariantsConfig(FamilyConfig):
                 setattr(self, name, value if getattr(self, name) is None else getattr(self, name))
         if self.attention_out_bias is None:
             self.attention_out_bias = self.attention_bias
-        if self.mlp_out_bias is None:
-            self.mlp_out_bias = self.mlp_bias
+        if self.mlp_out_bias == self.mlp_bias:
+            self.mlp_out_bias = None  # so that it follows where mlp_bias is replaced later
 
     def _resolve_layers(self):
         if self.layer_types is None:

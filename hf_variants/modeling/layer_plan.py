@@ -125,4 +125,6 @@ def resolve_layer_plan(config):
 
 def mlp_biases(config, bias=None):
     """Whether a feed-forward's projections into its hidden layer have biases, and the one out; `bias` speaks for both."""
-    return (config.mlp_bias, config.mlp_out_bias) if bias is None else (bias, bias)
+    if bias is not None:
+        return bias, bias
+    return config.mlp_bias, config.mlp_bias if config.mlp_out_bias is None else config.mlp_out_bias

@@ -16,6 +16,7 @@ from hf_variants.modeling.feed_forward import FEED_FORWARDS
 from hf_variants.modeling.grouped_attention import QK_NORMS
 from hf_variants.modeling.head_layers import TASK_HEADS
 from hf_variants.modeling.latent_attention import LATENT_QK_NORMS
+from hf_variants.modeling.layer_plan import mlp_biases
 from hf_variants.modeling.modeling_variants_seq2seq import DECODER_STARTS
 from hf_variants.modeling.norms import NORMS
 from hf_variants.modeling.output_gate import OUTPUT_GATES
@@ -180,3 +181,13 @@ def test_a_config_saved_wrong_is_refused_when_it_is_read(tmp_path):
 def test_lists_may_be_tuples():
     config = VariantsConfig(**BASE, layer_types=("full_attention", "full_attention"), no_rope_layers=(1, 0))
     assert config.layer_types == ["full_attention"] * 2 and config.no_rope_layers == [1, 0]
+
+
+def test_the_last_bias_of_a_feed_forward_follows_the_others_unless_it_differs(tmp_path):
+    """Also in a config that was saved and is read again with a bias: half of the biases would be a subtle loss."""
+    VariantsConfig(mlp_out_bias=False).save_pretrained(tmp_path)
+    assert mlp_biases(VariantsConfig.from_pretrained(tmp_path)) == (False, False)
+    assert mlp_biases(VariantsConfig.from_pretrained(tmp_path, mlp_bias=True)) == (True, True)
+    VariantsConfig(mlp_out_bias=True).save_pretrained(tmp_path)
+    assert mlp_biases(VariantsConfig.from_pretrained(tmp_path)) == (False, True)
+    assert mlp_biases(VariantsConfig(), bias=True) == (True, True)

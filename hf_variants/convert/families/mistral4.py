@@ -19,7 +19,7 @@ def _read_rope(native):
 def _write_rope(config):
     width = (config.qk_nope_head_dim or 0) + (config.qk_rope_head_dim or 1)
     share = (config.qk_rope_head_dim or 1) / width
-    return {"rope_parameters": {**write_tempered_rope(config), "partial_rotary_factor": share}}
+    return {"rope_parameters": {**write_tempered_rope(config)["rope_parameters"], "partial_rotary_factor": share}}
 
 
 def _turns_another_share(native):
