@@ -21,6 +21,8 @@ def run(spec):
     show_numbers("quantized", result)
     if result.get("perplexity"):
         show_numbers("perplexity", result["perplexity"])
+    if result.get("divergence"):
+        show_numbers("divergence from full precision (KL, nats per token)", result["divergence"])
     if result.get("starved_experts"):
         show_numbers(
             "experts with too few calibration tokens",

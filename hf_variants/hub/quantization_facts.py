@@ -51,5 +51,6 @@ def quantization_measured(directory):
         "calibration": report.get("calibration") or None,
         "how": perplexity.pop("how", None),
         "perplexity": perplexity,
+        "divergence": report.get("divergence") or {},
         "starved": len(report.get("starved_experts") or ()),
     }

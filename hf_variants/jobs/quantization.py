@@ -30,7 +30,7 @@ def quantize(spec, announce=print_once):
 
     Returns:
         dict: method, bits, group_size, bytes (of the weights), source_bytes, quantized_modules, unquantized_modules,
-        perplexity, starved_experts, warnings.
+        perplexity, divergence, starved_experts, warnings.
 
     Raises:
         ValueError: for a spec that cannot be run, before any work.
@@ -328,7 +328,7 @@ def _quantize(spec, calibration, held_out, announce):
         announce(f"quantize: {text}")
     names = (
         *("method", "bits", "group_size", "quantized_modules", "unquantized_modules", "starved_experts", "tokens_per_expert"),
-        *("perplexity", "warnings", "source_bytes"),
+        *("perplexity", "divergence", "warnings", "source_bytes"),
     )
     told = {"producer": report["producer"]} if "producer" in report else {}
     return {**{name: report.get(name) for name in (*names, "bytes")}, **told}

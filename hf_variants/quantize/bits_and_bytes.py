@@ -29,12 +29,15 @@ def load_in_bitsandbytes(path, scheme="nf4", *, dtype=None, skip=(), **load_kwar
         skip: names of modules to leave dense beside the heads and the routers.
 
     Raises:
-        ValueError: for an unknown scheme; where bitsandbytes is not installed; a model with images; when a matrix of a layer
-            stayed dense unasked.
+        ValueError: for an unknown scheme; no config, or that of a quantised checkpoint; where bitsandbytes is not installed; a
+            model with images; when a matrix of a layer stayed dense unasked.
     """
     import torch
-    from transformers import AutoConfig, BitsAndBytesConfig
+    from transformers import BitsAndBytesConfig
     from transformers.utils import is_bitsandbytes_available
+
+    from .checkpoint import config_at
+    from .checks import refuse_quantized_config
 
     if scheme not in SCHEMES:
         raise ValueError(f"scheme={scheme!r} is unknown; choose from {list(SCHEMES)}")
@@ -44,7 +47,8 @@ def load_in_bitsandbytes(path, scheme="nf4", *, dtype=None, skip=(), **load_kwar
     dtype = dtype or getattr(torch, usual)
     if arguments.get("load_in_4bit"):
         arguments = {**arguments, "bnb_4bit_compute_dtype": dtype}
-    config = AutoConfig.from_pretrained(path)
+    config = config_at(path)
+    refuse_quantized_config(config)
     auto = _auto_class(config)
     # given names replace bitsandbytes' own list, which holds the head
     given = [*_outside_of_layers(auto, config), "mlp.shared_expert_gate", *skip]

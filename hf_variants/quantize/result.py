@@ -18,6 +18,7 @@ class QuantizationReport:
         tokens_per_expert: calibration tokens that reached each routed expert.
         starved_experts: experts with fewer tokens than `min_expert_tokens`, quantised by rounding to nearest.
         perplexity: of the full model, of rounding to nearest and of the result, where evaluation tokens were given.
+        divergence: of their predictions from those of the full model, mean KL in nats per scored token.
     """
 
     method: str
@@ -33,6 +34,7 @@ class QuantizationReport:
     quantized_parameters: int = 0
     unquantized_modules: list = field(default_factory=list)
     perplexity: dict = field(default_factory=dict)
+    divergence: dict = field(default_factory=dict)
     warnings: list = field(default_factory=list)
 
     def to_dict(self):

@@ -7,7 +7,6 @@ hidden states that walk beside. The model given is left untouched, unless its la
 
 import copy
 import logging
-import math
 
 import torch
 from torch import nn
@@ -23,6 +22,7 @@ from .checks import (
     in_storage,
     resolve_names,
 )
+from .comparison import compare
 from .formats import width_of
 from .layer_quantization import Settings, aware_layer, nearest_layer
 from .layerwise import build_layer, in_float32, open_stream, outputs_of, shell_of
@@ -280,18 +280,20 @@ class _Run:
         for text in report.warnings:
             logger.warning(text)
         if eval_ids is not None:
-            report.perplexity = self._perplexities()
+            report.perplexity, report.divergence = self._compared()
         for parameter in self.shell.parameters():
             parameter.data = parameter.data.float()
         probe = self.streams["probe"]
         expected = outputs_of(self.shell, probe.batches[0], probe.hidden[0])
         return QuantizedModel(self.shell, self.linears, report, self.dtypes, self.config, probe.batches[0], expected)
 
-    def _perplexities(self):
+    def _compared(self):
+        """(perplexities, divergences from full precision) of the streams."""
         names = {"full": "full", **{name: name for name in self._beside()}, self.method: "quantized"}
         with in_float32(self.shell):
-            found = {name: _perplexity(self.shell, self.streams[stream]) for name, stream in names.items()}
-        return {**found, "how": f"float32, {_counted(self.shell.config, self.streams['full'].batches)}"}
+            perplexity, divergence = compare(self.shell, {name: self.streams[stream] for name, stream in names.items()})
+        how = f"float32, {_counted(self.shell.config, self.streams['full'].batches)}"
+        return {**perplexity, "how": how}, divergence
 
     def _skeletons(self):
         """{full name: layer without memory}, one object for all layers of an equal plan but for its index."""
@@ -321,16 +323,6 @@ class _Run:
 def _relative_error(outputs, references):
     wrong = sum((o - r).square().sum() for o, r in zip(outputs, references, strict=True))
     return float(wrong / sum(r.square().sum() for r in references).clamp(min=1e-30))
-
-
-def _perplexity(shell, stream):
-    """exp of the mean cross-entropy of what `targets_of` scores."""
-    total, count = 0.0, 0
-    for batch, hidden in zip(stream.batches, stream.hidden, strict=True):
-        logits, targets = outputs_of(shell, batch, hidden), targets_of(shell.config, batch)
-        total += float(nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
-        count += int((targets != IGNORED).sum())
-    return math.exp(total / count)
 
 
 def _counted(config, batches):

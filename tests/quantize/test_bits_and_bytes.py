@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from hf_variants.quantize import quantize_rtn, save_quantized
 from hf_variants.quantize.bits_and_bytes import SCHEMES, load_in_bitsandbytes, quantized_counts
 from tests.quantize.quantized import FITTING_MLA, fitting
 from tests.variants import draw_ids
@@ -80,3 +81,11 @@ def test_what_stays_dense_unasked_is_an_error(tmp_path, monkeypatch):
 def test_an_unknown_scheme_names_the_known(tmp_path):
     with pytest.raises(ValueError, match=r"scheme='int4' is unknown; choose from \['nf4', 'nf4-double', 'int8'\]"):
         load_in_bitsandbytes(tmp_path, "int4")
+
+
+def test_a_checkpoint_that_is_quantised_already_or_absent_is_said(tmp_path):
+    save_quantized(quantize_rtn(fitting(), group_size=32), tmp_path / "packed")
+    with pytest.raises(ValueError, match=r"already quantised \(quant_method='awq'\)"):
+        load_in_bitsandbytes(tmp_path / "packed")
+    with pytest.raises(ValueError, match="no config found at"):
+        load_in_bitsandbytes(tmp_path / "absent")

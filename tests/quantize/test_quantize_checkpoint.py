@@ -38,6 +38,9 @@ def test_a_variants_folder(tmp_path):
     assert "| method | awq, 4 bits, groups of 32 |" in card and f"{report['bytes']:,} (source: " in card
     for name, title in (("full", "full precision"), ("rtn", "rounded to nearest"), ("awq", "awq")):
         assert f"| perplexity, {title} | {report['perplexity'][name]:.3f} |" in card
+        if name != "full":
+            line = f"| divergence from full precision (KL, nats per token), {title} | {report['divergence'][name]:.5f} |"
+            assert line in card
     reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "q", dtype=torch.float32)
     assert ids_perplexity(reloaded, draw_ids(4, 16)) == pytest.approx(report["perplexity"]["awq"], rel=1e-4)
 

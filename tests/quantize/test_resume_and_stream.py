@@ -111,6 +111,13 @@ def test_perplexities_walk_beside_and_equal_those_of_whole_models(tmp_path):
     for name, value in expected.items():
         assert result.report.perplexity[name] == pytest.approx(value, rel=1e-5)
     assert len(set(expected.values())) == 3
+    rounded = quantize_rtn(model, group_size=32, dtype=torch.float32).model
+    with torch.no_grad():
+        full, *others = ((each(ids).logits[:, :-1].log_softmax(-1)) for each in (model, rounded, result.model))
+    for name, moved in zip(("rtn", "awq"), others, strict=True):
+        kl = (full.exp() * (full - moved)).sum(-1).mean()
+        assert result.report.divergence[name] == pytest.approx(float(kl), rel=1e-3) and kl > 0
+    assert set(result.report.divergence) == {"rtn", "awq"}
 
 
 def test_released_layers_are_gone_and_the_result_is_the_same():
