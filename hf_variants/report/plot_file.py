@@ -14,11 +14,16 @@ FORMATS = (".png", ".svg", ".pdf")
 def check_plot_path(path):
     """Path of a plot to be written. Raises ValueError as `check_output_path`, and without matplotlib."""
     path = check_output_path("plot", path, FORMATS)
+    check_matplotlib(f"plot={str(path)!r}")
+    return path
+
+
+def check_matplotlib(what):
+    """Refuse what would be drawn, named `what`, where matplotlib is missing. Raises ValueError."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError(f"plot={str(path)!r} needs matplotlib, which is not installed: pip install matplotlib") from None
-    return path
+        raise ValueError(f"{what} needs matplotlib, which is not installed: pip install matplotlib") from None
 
 
 def short_name(source):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..ablation.planning import drafts, run_directory
 from ..ablation.run import ablate
+from ..report.plot_file import check_matplotlib
 from ..training.bounds import check_numbers
 from ..training.documents import read_corpus
 from ..training.models import open_checkpoint
@@ -57,6 +58,7 @@ def check_extrapolation(spec, ablation):
     """The length that all variants are trained at. Raises ValueError for one that nothing could be learned from."""
     check_numbers(spec)
     check_methods(spec.methods)
+    check_matplotlib("the figure of an extrapolation")
     lengths = spec.lengths
     ascending = all(later > earlier for earlier, later in zip(lengths, lengths[1:], strict=False))
     if not lengths or not ascending or lengths[0] < 2:

@@ -14,6 +14,7 @@ from pathlib import Path
 from ..ablation.planning import PlannedRun, with_shared_rows
 from ..ablation.variants import Variant, base_keys, changed, flat
 from ..analysis import count_parameters
+from ..report.plot_file import check_matplotlib
 from ..training.arguments import DEFAULTS, training_arguments
 from ..training.bounds import check_numbers
 from ..training.models import build_config, check_model_entry
@@ -45,8 +46,9 @@ class StudyRun(PlannedRun):
 
 
 def check_study(spec):
-    """Refuse impossible numbers of a `ScalingStudySpec`. Raises ValueError."""
+    """Refuse impossible numbers of a `ScalingStudySpec`, and to draw without matplotlib. Raises ValueError."""
     check_numbers(spec)
+    check_matplotlib("the figure of a scaling study")
     if not spec.sizes:
         raise ValueError("sizes is empty: name at least one, such as {small: {model.hidden_size: 64}}")
     for name, values in (("token_counts", spec.token_counts), ("seeds", spec.seeds)):

@@ -264,9 +264,13 @@ def test_a_full_disk_is_one_line(monkeypatch, capsys):
 
 def test_without_matplotlib(files, capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for words in READERS.values():
+    for words in PLOTS.values():
         said = refused(capsys, files, [*words, "--plot", str(tmp_path / "plot.png")])
         assert "needs matplotlib, which is not installed" in said
+    for words in (["extrapolate", "recipes/extrapolate.yaml"], ["scaling", "study", "recipes/scaling/study.yaml"]):
+        said = refused(capsys, files, [*words, f"output_dir={tmp_path / 'runs'}"])
+        assert "needs matplotlib, which is not installed" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_refused_conversion_speaks_of_its_own_family_alone(caplog, capsys):
