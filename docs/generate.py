@@ -7,6 +7,7 @@ from pathlib import Path
 from hf_variants import VariantsConfig, VariantsVisionConfig
 from hf_variants.analysis import count_parameters, kv_cache_size
 from hf_variants.convert.family_table import all_families
+from hf_variants.convert.registry import ALIASES
 from hf_variants.convert.vision_families import VISION_FAMILIES, VISION_LEFT_OUT
 from hf_variants.modeling.config_rules import RULES
 from hf_variants.modeling.vision_rules import VISION_RULES
@@ -98,6 +99,8 @@ def families_page():
         untrained = "; ".join(f"`{key}` {what}" for key, what in row["untrained"].items()) or "nothing"
         cells = (f"`{row['model_type']}`", row["meaning"], ", ".join(row["heads"]), toggles, refused, untrained)
         lines.append(f"| {' | '.join(cells)} |")
+    same = ", ".join(f"`{name}` (`{other}`)" for name, other in ALIASES.items())
+    lines += ["", f"A type that transformers itself reads as another converts as that one: {same}."]
     lines += ["", "## By toggle", ""]
     lines += [
         "Which families have a toggle in their default config; `hf-variants describe CONFIG` names those that can hold a "

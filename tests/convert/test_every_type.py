@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
+from native_cases import native_model
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from hf_variants.convert import from_native, registry, to_native
+from hf_variants.convert import convert_checkpoint, from_native, registry, to_native
 from hf_variants.convert.left_out import LEFT_OUT, UNWRITTEN
 from hf_variants.convert.registry import ALIASES, family_names, find_family
 from hf_variants.convert.vision_families import VISION_FAMILIES, VISION_LEFT_OUT
@@ -34,8 +35,6 @@ def test_no_type_is_judged_twice_and_none_is_made_up():
 
 def test_a_type_that_is_another_type(tmp_path):
     """transformers reads GPT-SW3 with GPT-2's config and model, and writes it as GPT-2; so does the conversion."""
-    from native_cases import native_model
-
     native = native_model("gpt2", "plain")
     native.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
@@ -43,6 +42,18 @@ def test_a_type_that_is_another_type(tmp_path):
     back = to_native(from_native(tmp_path))
     assert type(back) is type(native) and back.config.model_type == "gpt2"
     assert all(torch.equal(tensor, back.state_dict()[key]) for key, tensor in native.state_dict().items())
+
+
+def test_a_language_model_that_transformers_lists_among_those_that_read_images(tmp_path):
+    """Mistral 4's, through folders and the streamed conversion with its proof."""
+    native = native_model("mistral4", "tempered")
+    native.save_pretrained(tmp_path / "native")
+    report = convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    assert report["proof"]["gradients"] is not None
+    convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    back = type(native).from_pretrained(tmp_path / "back")
+    assert all(torch.equal(tensor, back.state_dict()[key]) for key, tensor in native.state_dict().items())
+    assert type(to_native(from_native(tmp_path / "native"))) is type(native)
 
 
 @pytest.mark.parametrize(
