@@ -25,6 +25,7 @@ from hf_variants.convert.proof import ProofError, prove, run_ahead
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.sides import Side, folder_side, gguf_side, is_path, memory_side, read_config
 from hf_variants.convert.stages import Stage
+from hf_variants.convert.tokenizer_class import name_tokenizer_class, said_of_tokenizer
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
 from hf_variants.convert.vision_checkpoint import (
     convert_vision_checkpoint,
@@ -118,11 +119,13 @@ def convert_checkpoint(
             with beside(lambda check: write_shards(files.again(), partial, written, _writing(tell, check))) as writing:
                 kept, left = extras(partial)
                 _write_config(target, partial)
+                named = None if source.folder is None else name_tokenizer_class(source.folder, partial)
                 _write_code_and_card(target, partial, name)
                 ran = run_ahead(source, *_in_order(source, target), shard + _SPARE)
                 writing.result()
             report = _proven(source, _written(target, partial), rules, shard, tell, ran)
             report |= {"source": name, "kept": kept, "left": [*left, *source.left]}
+            report |= said_of_tokenizer(named, kept)
             _write_report(partial, report, name, dst)
     return report
 

@@ -19,6 +19,7 @@ from hf_variants.convert.model_conversion import from_native, to_native
 from hf_variants.convert.new_folder import check_free, new_folder
 from hf_variants.convert.proof import TOLERANCE, ProofError
 from hf_variants.convert.registry import find_family
+from hf_variants.convert.tokenizer_class import name_tokenizer_class, said_of_tokenizer
 from hf_variants.convert.vision_conversion import OURS, is_vision_type, vision_family
 
 _VERSIONS = ("hf-variants", "transformers", "torch", "safetensors")
@@ -65,10 +66,12 @@ def convert_vision_checkpoint(src, dst, *, to=None, family=None, dtype=None, tok
         tell("writing weights", 0, 1)
         target.config.architectures = [type(target).__name__]
         target.save_pretrained(partial)
+        named = None if folder is None else name_tokenizer_class(folder, partial)
         tell("writing weights", 1, 1)
         again = type(target).from_pretrained(partial, dtype=target.dtype)
         _same_bits(target.state_dict(), again.state_dict(), "what was written")
         report = _report(source, target, proof, folder, dst) | {"kept": kept, "left": left}
+        report |= said_of_tokenizer(named, kept)
         write_card_section(partial / CARD, report)
         write_report(partial, report)
     return report

@@ -75,6 +75,23 @@ def test_b65_merged_saved_and_cached_equal_the_live_model(name, tmp_path):
     assert (logits_of(merged) - live).abs().max() < 1e-5
 
 
+def test_b65_a_tied_table_trained_whole_is_merged_and_saved(tmp_path):
+    """Of a tied table both copies are trained, or neither: merged and reloaded models say what the live one says."""
+    model = sparse_model(**MIXED, tie_word_embeddings=True).eval()
+    options = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
+    live_model = adapted(copy.deepcopy(model), **options)
+    with torch.no_grad():
+        live_model.get_input_embeddings().weight.add_(0.1 * torch.randn_like(live_model.get_input_embeddings().weight))
+    live = logits_of(live_model)
+    assert (live - logits_of(model)).abs().max() > 0.05
+    live_model.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(PeftModel.from_pretrained(copy.deepcopy(model), tmp_path).eval()), live)
+    merged = live_model.merge_and_unload()
+    assert (logits_of(merged) - live).abs().max() < 1e-5
+    merged.save_pretrained(tmp_path / "merged")
+    assert (logits_of(type(model).from_pretrained(tmp_path / "merged").eval()) - live).abs().max() < 1e-5
+
+
 def test_b21_names_mean_dense_shared_and_routed_experts():
     model = adapted(sparse_model(**MIXED), target_modules=["gate_proj", "up_proj", "down_proj"])
     parents = {name.split(".lora_A")[0] for name, _ in model.named_parameters() if ".lora_A" in name}
