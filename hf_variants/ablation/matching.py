@@ -61,7 +61,11 @@ def costs(config, length, rows, steps):
 
 
 def match_key(spec, config):
-    """The dotted key that is adjusted for `spec.match` in a variant with this config, or None."""
+    """The dotted key that is adjusted for `spec.match` in a variant with this config, or None.
+
+    Raises:
+        ValueError: for a `match_by` that has no effect, or that the budget cannot be reached by.
+    """
     if spec.match == "none":
         if spec.match_by is not None:
             raise ValueError(f"match_by={spec.match_by!r} has no effect with match='none'")

@@ -130,7 +130,11 @@ def write_recipe(run):
 
 
 def launched_command(run, launcher):
-    """The words of the command that makes a run."""
+    """The words of the command that makes a run.
+
+    Raises:
+        ValueError: for a launcher with a place that cannot be filled in.
+    """
     places = {"recipe": str(write_recipe(run)), "name": f"{run.variant}-seed-{run.seed}", "python": sys.executable}
     try:
         return [word.format(**places) for word in shlex.split(launcher)]

@@ -3,11 +3,6 @@
 from .counts import Size, linear_size, transform_size
 
 
-def no_head_size(config):
-    """`VariantsSeq2SeqModel`."""
-    return Size()
-
-
 def stack_head_size(config):
     """`VariantsModel`: the pooler, if any."""
     return linear_size(config.hidden_size, config.hidden_size, bias=True) if config.pooler else Size()

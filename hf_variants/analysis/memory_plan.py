@@ -129,7 +129,11 @@ def _usual_sharding(purpose, devices, tensor_parallel):
 
 
 def fewest_devices(source, limit=1 << 14, **options):
-    """The plan on the smallest power of two of devices on which it fits, or None up to `limit`; `memory` must be given."""
+    """The plan on the smallest power of two of devices on which it fits, or None up to `limit`; `memory` must be given.
+
+    Raises:
+        ValueError: without `memory`.
+    """
     if options.get("memory") is None:
         raise ValueError("memory=None: give the bytes of one device, such as 80e9")
     fixed = max(options.get("tensor_parallel", 1), options.get("expert_parallel", 1))

@@ -50,7 +50,6 @@ def profile_cache(
     if text is not None and (vary or changed):
         raise ValueError(f"--text {text} is read by trained weights, which fit their own config alone; leave changes out")
     new_tokens = 32 if new_tokens is None else new_tokens
-    from ..analysis.describe import human_bytes
     from ..evaluation.cache_profile import count_cache, decoder_of, measure_caches
 
     kind = dtype_named(dtype)
@@ -73,32 +72,39 @@ def profile_cache(
     if as_json:
         print(json.dumps([profile.as_dict() for profile in profiles], indent=2))
         return
+    how = dtype if cache == "dynamic" else f"{dtype}, {cache}"
+    console.print(_table(profiles, f"key-value cache of {batch_size} x {length:,} tokens in {how}", measure, text is not None))
+    announce_files(plot)
+
+
+def _table(profiles, title, measured, read):
+    """A row for each `CacheProfile`: counted, and where they were `measured` or a text was `read`, that too."""
     from rich.table import Table
 
-    how = dtype if cache == "dynamic" else f"{dtype}, {cache}"
-    view = Table(title=f"key-value cache of {batch_size} x {length:,} tokens in {how}", title_justify="left")
+    from ..analysis.describe import human_bytes
+
+    view = Table(title=title, title_justify="left")
     for column in (
         "config",
         "layers",
         "per token",
         "in all",
         "of MHA",
-        *(("measured", "tokens/s", "CPU ms") if measure else ()),
+        *(("measured", "tokens/s", "CPU ms") if measured else ()),
     ):
         view.add_column(column, overflow="fold")
-    if measure:
+    if measured:
         view.caption = "CPU ms: processor time of a token, all threads; all models decode by turns"
         view.caption_justify = "left"
-    if text is not None:
+    if read:
         view.add_column("perplexity")
     for profile in profiles:
         layers = "\n".join(_layers(row, len(profile.kinds)) for row in profile.kinds)
-        measured = (human_bytes(profile.measured_bytes), *_speed(profile)) if measure else ()
+        seen = (human_bytes(profile.measured_bytes), *_speed(profile)) if measured else ()
         sizes = (human_bytes(profile.bytes_per_token), human_bytes(profile.bytes), f"{profile.share_of_mha:.1%}")
-        read = () if text is None else (f"{profile.perplexity:.4g} (dynamic {profile.perplexity_of_dynamic:.4g})",)
-        view.add_row(profile.name, layers, *sizes, *measured, *read)
-    console.print(view)
-    announce_files(plot)
+        perplexity = () if not read else (f"{profile.perplexity:.4g} (dynamic {profile.perplexity_of_dynamic:.4g})",)
+        view.add_row(profile.name, layers, *sizes, *seen, *perplexity)
+    return view
 
 
 def dtype_named(name):

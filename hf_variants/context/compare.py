@@ -47,7 +47,11 @@ def compare_scalings(
 
 
 def perplexity_by_position(model, ids, lengths=None, batch_size=1):
-    """Buckets of one model on rows of ids [rows, T]; see `compare_scalings`."""
+    """Buckets of one model on rows of ids [rows, T]; see `compare_scalings`.
+
+    Raises:
+        ValueError: for ids that are no rows of at least 2 tokens, or longer than a learned table of positions.
+    """
     limit = model.config.max_position_embeddings
     if ids.ndim != 2 or ids.shape[1] < 2:
         raise ValueError(f"ids of shape {tuple(ids.shape)} must be [rows, T] with T of at least 2 tokens")

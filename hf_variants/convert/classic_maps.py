@@ -87,7 +87,6 @@ GPTJ_KEYS = [*GPT_KEYS, Always(norm_placement="parallel", lm_head_bias=True), ro
 
 
 # ---- weights ----
-QKV_WEIGHT = tuple(f"{OURS}self_attn.{part}_proj.weight" for part in "qkv")
 
 
 def fused_qkv(native, ours=OURS):

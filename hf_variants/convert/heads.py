@@ -75,7 +75,11 @@ def head_of_ours(cls, found):
 
 
 def head_of_config(config, found, head=None):
-    """The head to load a checkpoint with: the one asked for, or that of `architectures`, or the only one there is."""
+    """The head to load a checkpoint with: the one asked for, or that of `architectures`, or the only one there is.
+
+    Raises:
+        ValueError: for a head that the family lacks, or a config whose `architectures` name none that converts.
+    """
     if head is not None:
         if head not in found.heads:
             raise ValueError(f"head={head!r} is no head of {found.model_type}; choose from {list(found.heads)}")

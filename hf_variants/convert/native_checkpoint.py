@@ -158,7 +158,11 @@ def known_family(config, what):
 
 
 def known_type(model_type, what):
-    """The family of a native model type; as `known_family`."""
+    """The family of a native model type; as `known_family`.
+
+    Raises:
+        ValueError: for a variants type, which needs no conversion, and as `known_family`.
+    """
     if model_type in OUR_TYPES:
         raise ValueError(f"{what} is a variants model already; load it with AutoModelForCausalLM.from_pretrained")
     if model_type == OUR_VISION:

@@ -92,7 +92,11 @@ def rope(partial=False):
 
 
 def read_flat_rope(native, partial=False):
-    """Keywords for a flat native `rope_parameters`."""
+    """Keywords for a flat native `rope_parameters`.
+
+    Raises:
+        ValueError: for a partial rotary factor of a type that rotates whole heads.
+    """
     given = native.rope_parameters
     share = given.get("partial_rotary_factor") or 1.0
     if share != 1.0 and not partial and given["rope_type"] != "default":

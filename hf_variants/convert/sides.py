@@ -152,6 +152,9 @@ def memory_side(model, dtype=None, state=None):
 
     Args:
         state: its state dict, where that is not the model's own.
+
+    Raises:
+        ValueError: for a model of ours whose config was changed after it was built.
     """
     from hf_variants.modeling.built_config import without_effect
 

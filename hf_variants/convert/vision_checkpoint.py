@@ -78,7 +78,11 @@ def convert_vision_checkpoint(src, dst, *, to=None, family=None, dtype=None, tok
 
 
 def verify_vision_checkpoint(dst, src=None):
-    """As `checkpoint_conversion.verify_checkpoint`, for a converted folder for which `is_vision_source` is true."""
+    """As `checkpoint_conversion.verify_checkpoint`, for a converted folder for which `is_vision_source` is true.
+
+    Raises:
+        ValueError: where the source is unknown, gone or of the same kind; `ProofError` where the two differ.
+    """
     if src is None:
         given = read_report(dst)["source"]
         if given.get("kind") != "folder":

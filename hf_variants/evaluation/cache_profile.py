@@ -78,34 +78,10 @@ def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16, cache=
             encoder_length without cross-attention.
     """
     config = decoder_of(config)
-    if not config.is_causal:
-        raise ValueError(f"{name}: is_causal=False has no key-value cache; profile a decoder")
-    if length < 1 or batch_size < 1:
-        raise ValueError(f"length={length} and batch_size={batch_size} must be at least 1")
-    check_cache(config, cache)
-    if encoder_length is not None and not config.add_cross_attention:
-        raise ValueError(
-            f"{name}: encoder_length={encoder_length} is what cross-attention keeps, and it has none; leave it out"
-        )
-    if cache in QUANTIZED and config.add_cross_attention:
-        raise ValueError(f"{name}: cache={cache!r} has no cross-attention; use 'dynamic' or 'static'")
+    _refuse_uncountable(name, config, length, batch_size, cache, encoder_length)
     size = kv_cache_size(config, length, batch_size, dtype.itemsize, encoder_length, cache)
-    width = number_bytes(cache, dtype.itemsize)
     heads = config.num_attention_heads * (config.query_head_dim + config.value_head_dim) * config.num_hidden_layers
-    layers, first = Counter(), {}
-    for plan in config.layer_plan():
-        kind = (_kind(plan), cached_numbers_per_token(config, plan))
-        layers[kind] += 1
-        first.setdefault(kind, plan)
-    kinds = [
-        {
-            "kind": kind,
-            "layers": count,
-            "bytes_per_token": int(count * numbers * width * batch_size),
-            "bytes": count * layer_bytes(config, first[kind, numbers], length, batch_size, dtype.itemsize, cache),
-        }
-        for (kind, numbers), count in layers.items()
-    ]
+    kinds = _own_kinds(config, length, batch_size, dtype.itemsize, cache)
     kinds += _cross_kinds(config, size.encoder_length, dtype.itemsize * batch_size)
     record = size.bytes - sum(row["bytes"] for row in kinds)
     if record:
@@ -123,6 +99,39 @@ def count_cache(name, config, length, batch_size=1, dtype=torch.bfloat16, cache=
         cache=cache,
         encoder_length=size.encoder_length,
     )
+
+
+def _refuse_uncountable(name, config, length, batch_size, cache, encoder_length):
+    if not config.is_causal:
+        raise ValueError(f"{name}: is_causal=False has no key-value cache; profile a decoder")
+    if length < 1 or batch_size < 1:
+        raise ValueError(f"length={length} and batch_size={batch_size} must be at least 1")
+    check_cache(config, cache)
+    if encoder_length is not None and not config.add_cross_attention:
+        raise ValueError(
+            f"{name}: encoder_length={encoder_length} is what cross-attention keeps, and it has none; leave it out"
+        )
+    if cache in QUANTIZED and config.add_cross_attention:
+        raise ValueError(f"{name}: cache={cache!r} has no cross-attention; use 'dynamic' or 'static'")
+
+
+def _own_kinds(config, length, batch_size, item_bytes, cache):
+    """What layers keep of their own tokens, a dict for each kind of layer."""
+    width = number_bytes(cache, item_bytes)
+    layers, first = Counter(), {}
+    for plan in config.layer_plan():
+        kind = (_kind(plan), cached_numbers_per_token(config, plan))
+        layers[kind] += 1
+        first.setdefault(kind, plan)
+    return [
+        {
+            "kind": kind,
+            "layers": count,
+            "bytes_per_token": int(count * numbers * width * batch_size),
+            "bytes": count * layer_bytes(config, first[kind, numbers], length, batch_size, item_bytes, cache),
+        }
+        for (kind, numbers), count in layers.items()
+    ]
 
 
 def measure_cache(profile, config, new_tokens=32, seed=0):

@@ -60,7 +60,11 @@ def summary(rows):
 
 
 def passkey_text(tokenizer, length, depth, key, filler=FILLER):
-    """(ids of a text of exactly `length` tokens that ends with the key, number of tokens of the key)."""
+    """(ids of a text of exactly `length` tokens that ends with the key, number of tokens of the key).
+
+    Raises:
+        ValueError: for a length that cannot hold the task and its key.
+    """
 
     def encode(text):
         return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

@@ -44,7 +44,11 @@ def check_vocabulary(tokenizer, config):
 
 
 def token_counts(records, tokenizer, spec):
-    """Tokens (list of int) of each record as it will be trained on; of a preference, those of the longer answer."""
+    """Tokens (list of int) of each record as it will be trained on; of a preference, those of the longer answer.
+
+    Raises:
+        ValueError: where the chat template cannot write an example.
+    """
     from jinja2 import TemplateError
 
     counts = []

@@ -19,7 +19,11 @@ def image_blocks(model, input_ids, lengths, token_type_ids, past_key_values):
 
 
 def prefix_block(model, input_ids, lengths, token_type_ids, past_key_values):
-    """All tokens of type 0; behind cached tokens none, for the prefix ends where it was first run."""
+    """All tokens of type 0; behind cached tokens none, for the prefix ends where it was first run.
+
+    Raises:
+        ValueError: without `token_type_ids`.
+    """
     cached = past_key_values is not None and past_key_values.get_seq_length() > 0
     if cached and lengths is None:
         return None

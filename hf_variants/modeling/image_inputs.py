@@ -71,7 +71,11 @@ def read_images(pixel_values, image_sizes=None, image_counts=None):
 
 
 def of_rows(images, counts):
-    """[B, K, ...] -> [N, ...], the first counts[b] of each row, or all."""
+    """[B, K, ...] -> [N, ...], the first counts[b] of each row, or all.
+
+    Raises:
+        ValueError: for counts of another number of rows, or beyond the images of a row.
+    """
     if counts is None:
         return images.flatten(0, 1)
     if len(counts) != len(images) or int(counts.max()) > images.shape[1]:

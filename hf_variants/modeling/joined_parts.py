@@ -6,7 +6,11 @@ from torch import nn
 
 
 def join_parts(cls, language_model, vision_model, image_token_id, **keys):
-    """What `VariantsForImageTextToText.from_parts` documents; `cls` is that class."""
+    """What `VariantsForImageTextToText.from_parts` documents; `cls` is that class.
+
+    Raises:
+        ValueError: for a language model that is none of ours, and a tower that lacks weights.
+    """
     if not hasattr(language_model.config, "layer_plan") or not hasattr(language_model, "lm_head"):
         raise ValueError(
             f"{type(language_model).__name__} is no VariantsForCausalLM; bring it in with hf_variants.convert.from_native"

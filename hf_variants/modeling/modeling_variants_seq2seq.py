@@ -360,7 +360,11 @@ class VariantsForSeq2SeqLM(LanguageHead, VariantsSeq2SeqPreTrainedModel, Variant
         return super()._prepare_text_encoder_decoder_kwargs_for_generation(inputs_tensor, model_kwargs, *args, **kwargs)
 
     def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, **kwargs):
-        """As transformers'; a compiled cache also gets positions and masks of the decoder, {layer type: boolean 4D mask}."""
+        """As transformers'; a compiled cache also gets positions and masks of the decoder, {layer type: boolean 4D mask}.
+
+        Raises:
+            ValueError: for a static cache of a decoder with the rope type 'longrope'.
+        """
         padding, positions = kwargs.get("decoder_attention_mask"), kwargs.get("decoder_position_ids")
         fixed = past_key_values is not None and past_key_values.is_compileable
         if fixed and self.generator.reader.boundary is not None:

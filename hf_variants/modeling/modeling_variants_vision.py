@@ -266,7 +266,11 @@ class VariantsForImageTextToText(VariantsVisionPreTrainedModel, VariantsLanguage
         return self.language_model(inputs, targets, logits_to_keep, skip_logits, num_items_in_batch)
 
     def without_images(self, input_ids, labels, targets, num_items_in_batch):
-        """Targets [B, T], aligned with the positions, of which none is an image token."""
+        """Targets [B, T], aligned with the positions, of which none is an image token.
+
+        Raises:
+            ValueError: where labels hold image tokens that `num_items_in_batch` has counted.
+        """
         targets = next_token_labels(labels) if targets is None else targets
         if input_ids is None:
             return targets

@@ -10,7 +10,11 @@ MODES = {1: "L", 3: "RGB"}
 
 
 def pil():
-    """The module PIL.Image."""
+    """The module PIL.Image.
+
+    Raises:
+        ImportError: where Pillow is not installed, naming the command that installs it.
+    """
     try:
         from PIL import Image
     except ImportError:

@@ -13,7 +13,11 @@ _LENGTH_RULES = ("dynamic", "yarn", "llama3", "longrope")
 
 
 def standard_rope_parameters(config, rope_theta=None, rope_scaling=None):
-    """Write the standard form of `config.rope_parameters` (flat, or one dict per layer type) in place."""
+    """Write the standard form of `config.rope_parameters` (flat, or one dict per layer type) in place.
+
+    Raises:
+        ValueError: where old and new keys disagree, or rotary keys meet positions without rotation.
+    """
     given = rope_scaling if config.rope_parameters is None else config.rope_parameters
     if config.rope_parameters is not None and rope_scaling is not None and rope_scaling != config.rope_parameters:
         raise ValueError(

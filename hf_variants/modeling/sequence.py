@@ -46,6 +46,9 @@ class SequenceReader:
         """The `Sequence` of a batch; writes what `cache` has to remember.
 
         attention_mask: 2D [B, seen] or None. masks_given: whether the caller has made the masks of the layers already.
+
+        Raises:
+            ValueError: for position_ids of another shape than the tokens.
         """
         batch, q_len = inputs_embeds.shape[:2]
         given = position_ids is not None

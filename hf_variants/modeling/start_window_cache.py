@@ -116,7 +116,11 @@ class StartWindowCache(Cache):
         self.seen, self._expected = self.seen + self._expected, None
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        """Keys and values that the new tokens meet, turned to their places; see `StartWindowLayer`."""
+        """Keys and values that the new tokens meet, turned to their places; see `StartWindowLayer`.
+
+        Raises:
+            ValueError: for keys of a model that is none of the family.
+        """
         if self._expected != key_states.shape[2]:
             raise ValueError(
                 "StartWindowCache turns keys itself and serves models of the family, which leave that to it; convert other "

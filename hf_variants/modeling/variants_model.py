@@ -265,6 +265,10 @@ class VariantsModel(VariantsPreTrainedModel):
         """What layers attend to beside their own tokens: (states,) or (), and (mask, cache) as `VariantsCrossAttention` takes.
 
         States go to the layers by position: what is handed to a checkpointed layer by name would get no gradient.
+
+        Raises:
+            ValueError: for states of another shape, inputs that have no effect without cross-attention, and a mask without
+                states.
         """
         if not self.config.add_cross_attention:
             given = {"encoder_hidden_states": states, "encoder_attention_mask": mask}

@@ -45,7 +45,11 @@ def save_native(result, directory, **options):
 
 @torch.no_grad()
 def native_result(result):
-    """The `QuantizedModel` of the native class, with tensors of its own."""
+    """The `QuantizedModel` of the native class, with tensors of its own.
+
+    Raises:
+        ValueError: where the native class cannot keep a matrix in its codes.
+    """
     from hf_variants.convert import to_native
     from hf_variants.convert.heads import head_of_ours
     from hf_variants.convert.registry import find_family

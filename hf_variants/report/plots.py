@@ -70,7 +70,11 @@ def line_figure(series, title, x_label, y_label, how="", log_y=False, levels=Non
 
 
 def bar_figure(values, title, y_label, how=""):
-    """Bars with their numbers: values is {name: number}."""
+    """Bars with their numbers: values is {name: number}.
+
+    Raises:
+        ValueError: without values.
+    """
     if not values:
         raise ValueError(f"figure {title!r} has no bars to draw")
 

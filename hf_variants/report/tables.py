@@ -13,6 +13,9 @@ def quantization_table(records, title="", how=""):
 
     Args:
         records: dicts with `name`, `perplexity`, `bytes` (of the weights), `tokens_per_second`; None where unmeasured.
+
+    Raises:
+        ValueError: without records.
     """
     if not records:
         raise ValueError("quantization_table needs at least one record")
@@ -39,7 +42,11 @@ def quantization_table(records, title="", how=""):
 
 
 def extension_table(before, after=None, title="", how=""):
-    """Perplexity of each method (rows) in each bucket of positions (columns), records as in `position_figure`."""
+    """Perplexity of each method (rows) in each bucket of positions (columns), records as in `position_figure`.
+
+    Raises:
+        ValueError: without methods, and where their buckets differ.
+    """
     groups = [(method, buckets) for method, buckets in before.items()]
     groups += [(f"{method}, fine-tuned", buckets) for method, buckets in (after or {}).items()]
     if not groups:

@@ -111,6 +111,9 @@ def check_model_entry(spec):
 def build_model(spec, tokenizer):
     """The model of a `TrainingSpec` in spec.dtype: drawn with spec.seed, or read from spec.model_path; sharded over the
     processes where spec.distributed says so.
+
+    Raises:
+        ValueError: for a model with fewer embeddings than the tokenizer has tokens.
     """
     import torch
     import transformers

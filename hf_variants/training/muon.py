@@ -78,6 +78,9 @@ def muon_optimizer(model, decayed, arguments, options):
     Args:
         decayed: names of the parameters with weight decay.
         options: further keywords of torch.optim.Muon.
+
+    Raises:
+        ValueError: for a model without a hidden matrix.
     """
     matrices, decayed = set(hidden_matrices(model)), set(decayed)
     groups = {(muon, decay): [] for muon in (True, False) for decay in (True, False)}

@@ -15,6 +15,9 @@ from .processes import is_writer
 def saving(what, output_dir, partial=None):
     """Turn a failed write into a `RunStopped` that says what the run continues from; `partial` is removed, so that nothing
     looks finished and the room is free again.
+
+    Raises:
+        RunStopped: in place of the failed write.
     """
     try:
         yield

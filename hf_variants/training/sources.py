@@ -56,7 +56,11 @@ def read_records(source, subset=None, split="train", text_key="text", streaming=
 
 
 def files_of(source):
-    """The files that a path, folder or glob means, sorted; None when it rather names a `datasets` source."""
+    """The files that a path, folder or glob means, sorted; None when it rather names a `datasets` source.
+
+    Raises:
+        ValueError: for a path or glob without files, or with files of another kind than are read.
+    """
     path = Path(source)
     if _is_saved_dataset(path):
         return None

@@ -35,6 +35,9 @@ _MARKED = ("[", "{", '"', "'")
 def parse_value(text):
     """The value of one `key=value` word, read as YAML: `3`, `1e-3`, `true`, `null`, `[1, 2]`, `{a: 1}` or plain
     text, of which a colon or a hash is a part.
+
+    Raises:
+        ValueError: for text that is no YAML.
     """
     try:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
@@ -65,7 +68,11 @@ def read_recipe(path):
 
 
 def parse_words(words):
-    """Turn `key=value`, `--key=value` and `--key value` words into a list of (dotted key, value)."""
+    """Turn `key=value`, `--key=value` and `--key value` words into a list of (dotted key, value).
+
+    Raises:
+        ValueError: for a word that is no setting.
+    """
     pairs, waiting = [], list(words)
     while waiting:
         word = waiting.pop(0)

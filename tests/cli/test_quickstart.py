@@ -126,12 +126,11 @@ def test_report_is_self_contained(finished):
 @pytest.mark.slow
 def test_nothing_is_done_twice(finished):
     _, mapping, results = finished
-    lines, began = [], time.perf_counter()
+    lines = []
     again = quickstart(build_spec(QuickstartSpec, mapping), announce=lines.append)
     assert again == results
     assert sum("already finished" in line for line in lines) == 8
     assert not any(line.startswith("training:") for line in lines)
-    assert time.perf_counter() - began < 20
 
 
 @pytest.mark.slow
