@@ -1,17 +1,23 @@
 """Feed-forward networks: gated (SwiGLU and its kin) and plain.
 
-Notable here: what is done with gate and up is chosen once; `FEED_FORWARDS` is the contents.
+Notable here: what is done with gate and up is chosen once; `FEED_FORWARDS` is the contents. Over a prompt, without gradients,
+act(gate) is written over gate while that is in the cache, and the product over both: the same numbers bit by bit, of half the
+memory.
 """
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
+from transformers.utils.import_utils import is_tracing
 
 from .layer_plan import mlp_biases
 from .memory_lean import GatedMLPFunction
 from .null_modules import build_dropout
-from .plain_linear import in_autocast_dtype, is_plain_linear, records_gradients
+from .plain_linear import in_autocast_dtype, is_hooked, is_plain_linear, records_gradients
 from .products import project, training_linear
+
+# Numbers of an input from which it is worth a look whether gate may be overwritten; a decoded token has fewer.
+LARGE = 1 << 18
 
 
 class ClampedSwiGLU(nn.Module):
@@ -31,10 +37,14 @@ class GatedActivation(nn.Module):
 
     def __init__(self, act):
         super().__init__()
-        self.act = act
+        self.act, self.in_place = act, type(act) in (nn.SiLU, type(ACT2FN["silu"]))
 
     def forward(self, gate, up):
         return self.act(gate) * up
+
+    def activate_over(self, gate):
+        """act(gate), in gate's own memory where torch has the activation in place."""
+        return nn.functional.silu(gate, inplace=True) if self.in_place else self.act(gate)
 
 
 def activation(name):
@@ -68,15 +78,26 @@ class VariantsGatedMLP(nn.Module):
         self.dropout = build_dropout(config.activation_dropout)
         # xIELU has weights of its own; what was dropped would be drawn anew
         self.recomputes = not any(True for _ in self.combine.parameters()) and config.activation_dropout == 0
+        self.overwrites = self.recomputes and isinstance(self.combine, GatedActivation)
 
     def forward(self, hidden_states, token_mask=None):
         layers = (self.gate_proj, self.up_proj, self.down_proj)
-        if self.recomputes and all(map(is_plain_linear, layers)) and records_gradients(hidden_states, self.down_proj.weight):
+        plain = self.recomputes and all(map(is_plain_linear, layers))
+        if plain and records_gradients(hidden_states, self.down_proj.weight):
             weights = (part for layer in layers for part in (layer.weight, layer.bias))
             product = training_linear if self.training else nn.functional.linear
             return GatedMLPFunction.apply(self.combine, product, *in_autocast_dtype(hidden_states, *weights))
+        if plain and self._may_overwrite(hidden_states):
+            inner = self.combine.activate_over(project(self.gate_proj, hidden_states))
+            return project(self.down_proj, inner.mul_(project(self.up_proj, hidden_states)))
         gate, up = project(self.gate_proj, hidden_states), project(self.up_proj, hidden_states)
         return project(self.down_proj, self.dropout(self.combine(gate, up)))
+
+    def _may_overwrite(self, hidden_states):
+        """Whether nobody reads gate or act(gate) again: no gradient, no hook; a traced graph must not even compare sizes."""
+        if not self.overwrites or is_tracing(hidden_states) or torch.is_grad_enabled() or hidden_states.numel() < LARGE:
+            return False
+        return not any(map(is_hooked, self.combine.modules()))
 
 
 class VariantsPlainMLP(nn.Module):

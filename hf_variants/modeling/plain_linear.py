@@ -13,11 +13,16 @@ def is_plain_linear(layer):
     """Whether `layer` is an `nn.Linear` whose whole weight is at hand: no adapter, quantizer, shard or hook between."""
     if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter:
         return False
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    changed = hooked or "forward" in layer.__dict__ or hasattr(layer, "_hf_hook")
-    if changed or torch.nn.modules.module._has_any_global_hook():
+    if is_hooked(layer):
         return False
     return tuple(layer.weight.shape) == (layer.out_features, layer.in_features)
+
+
+def is_hooked(module):
+    """Whether something hangs on a call of `module` itself, or on that of every module."""
+    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    changed = hooked or "forward" in module.__dict__ or hasattr(module, "_hf_hook")
+    return bool(changed) or torch.nn.modules.module._has_any_global_hook()
 
 
 def records_gradients(*tensors):
