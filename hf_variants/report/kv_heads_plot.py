@@ -17,6 +17,7 @@ def plot_kv_heads(facts, path, title=""):
         how = f"{facts['before']} to {facts['after']} key-value heads, {facts['method']}, {weighed}"
         axes.set_title(f"{short_name(title)}: {how}" if title else how)
         axes.grid(axis="x", visible=False)
-        axes.legend(fontsize=9, frameon=False)
+        axes.margins(y=0.15)
+        axes.legend(fontsize=9, frameon=False, loc="upper right", ncols=2)
 
     return save_plot(draw, path)
