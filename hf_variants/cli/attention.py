@@ -73,6 +73,8 @@ def _table(report):
     view = Table(title=f"{KINDS[report.kind]} on {report.tokens:,} tokens, means of each layer's heads", title_justify="left")
     known = ("entropy", "bound", "sink_mass", "learned_sink_mass", "distance", "image_mass", "even_image_mass")
     names = [name for name in known if name in report.heads[0]]
+    if not any(row["learned_sink_mass"] > 1e-6 for row in report.heads):
+        names.remove("learned_sink_mass")
     for column in ("layer", *(name.replace("_", " ") for name in names), "max logit", "most alike heads"):
         view.add_column(column, justify="right")
     for layer in report.layers:

@@ -89,10 +89,6 @@ def image_attention(
     announce_files(plot)
 
 
-def _cell(value):
-    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
 def _numbers(text):
     try:
         numbers = [int(word) for word in text.split(",")]

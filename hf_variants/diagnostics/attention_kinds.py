@@ -21,8 +21,8 @@ KINDS = {
     "self": "attention",
     "encoder": "self-attention of the encoder",
     "decoder": "self-attention of the decoder",
-    "cross": "cross-attention of the decoder to the encoder",
-    "images": "cross-attention of the text to images",
+    "cross": "cross-attention to the encoder",
+    "images": "cross-attention to images",
 }
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
 _IMAGES = ("pixel_values", "image_sizes", "image_counts")

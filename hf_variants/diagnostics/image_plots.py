@@ -31,20 +31,26 @@ def plot_costs(costs, path):
 
 
 def plot_readings(readings, path):
-    """Entropy against its bound, and share on images against an even look, by layer."""
-    layers = [reading.layer for reading in readings]
+    """Entropy against its bound, and share on images against an even look, by layer; also of cross-attention to images."""
+    panels = [
+        ("entropy of attention (nats)", {"measured": "entropy", "bound log(N + j)": "bound"}),
+        ("share of attention on images", {"measured": "image_share", "an even look": "even_share"}),
+        ("entropy of cross-attention to images (nats)", {"measured": "cross_entropy", "bound log(states)": "cross_bound"}),
+    ]
+    if all(reading.cross_entropy is None for reading in readings):
+        panels.pop()
 
     def draw(axes):
-        panels = (
-            ("entropy of attention (nats)", {"measured": "entropy", "bound log(N + j)": "bound"}),
-            ("share of attention on images", {"measured": "image_share", "an even look": "even_share"}),
-        )
         for axis, (title, fields) in zip(axes, panels, strict=True):
+            top = 0.0
             for colour, (label, name) in enumerate(fields.items()):
+                found = {reading.layer: getattr(reading, name) for reading in readings if getattr(reading, name) is not None}
                 style = "o-" if colour == 0 else "s:"
-                axis.plot(layers, [getattr(reading, name) for reading in readings], style, color=COLOURS[colour], label=label)
-            axis.set(title=title, xlabel="layer", xticks=layers)
-            axis.set_ylim(bottom=0)
+                axis.plot(list(found), list(found.values()), style, color=COLOURS[colour], label=label)
+                top = max(top, *found.values())
+            axis.set(title=title, xlabel="layer", xticks=[reading.layer for reading in readings])
+            # room for the markers of the bound
+            axis.set_ylim(0, 1.08 * top or 1)
             axis.legend(frameon=False)
 
-    return save_plot(draw, path, width=9.6, height=3.8, columns=2)
+    return save_plot(draw, path, width=4.8 * len(panels), height=3.8, columns=len(panels))

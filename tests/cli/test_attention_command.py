@@ -78,7 +78,8 @@ def test_figures_of_several_kinds(name, pair, images, capsys, tmp_path):
         "pair": (pair / "bart", "--text", pair / "pairs.jsonl"),
         "images": (images / "gated_all", "--text", images / "prompt.txt", "--image", images / "grey.png"),
     }[name]
-    for extra in ((), ("--maps", "1")):
+    # the maps of the pair are drawn by the test of what it writes
+    for extra in {"pair": [()], "images": [(), ("--maps", "1")]}[name]:
         code, _, said = run(capsys, "attention", *words, *extra, "--plot", tmp_path / "heads.png")
         assert code == 0 and Image.open(tmp_path / "heads.png").size[0] > 900, said
 
@@ -87,7 +88,7 @@ def test_figures_of_several_kinds(name, pair, images, capsys, tmp_path):
 def test_without_targets_the_model_writes(pair, capsys, tmp_path):
     words = ("attention", pair / "bart", "--text", pair / "read.txt", "--length", "8", "--maps", "2", "--plot")
     code, printed, said = run(capsys, *words, tmp_path / "maps.png")
-    assert code == 0 and "cross-attention of the decoder to the encoder on" in printed, said
+    assert code == 0 and "cross-attention to the encoder on" in printed, said
     assert "are cut to 8 tokens; --length allows more" in printed and Image.open(tmp_path / "maps.png").size[0] > 1000
     found = json.loads(run(capsys, *words[:6], "--json")[1])
     from transformers import AutoTokenizer
@@ -130,9 +131,47 @@ def test_images_in_the_row_and_beside_it(images, capsys):
         masses = [row["image_mass"] for row in own if row["layer"] == reading["layer"]]
         assert reading["image_share"] == pytest.approx(sum(masses) / len(masses), abs=1e-6)
     code, printed, said = run(capsys, "attention", images / "gated_all", *words)
-    assert code == 0 and "cross-attention of the text to images" in printed, said
+    assert code == 0 and "cross-attention to images" in printed, said
     code, printed, said = run(capsys, "attention", images / "projection", "--text", images / "text.txt", "--length", "16")
     assert code == 0 and "image mass" not in printed, said
+
+
+@pytest.mark.slow
+def test_a_native_checkpoint_with_its_own_processor(capsys, tmp_path):
+    from transformers import LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    from tests.convert.test_vision_families import TEXT, clip
+
+    tokenizer = word_tokenizer()
+    keys = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    image = tokenizer.convert_tokens_to_ids("<image>")
+    torch.manual_seed(0)
+    config = LlavaConfig(vision_config=clip(), text_config=LlamaConfig(**{**TEXT, **keys}), image_token_index=image)
+    model = LlavaForConditionalGeneration(config)
+    model.save_pretrained(tmp_path)
+    size = {"height": 16, "width": 16}
+    pictures = CLIPImageProcessorPil(size=size, crop_size=size)
+    strategy = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    processor = LlavaProcessor(pictures, tokenizer, patch_size=4, image_token="<image>", **strategy)
+    processor.save_pretrained(tmp_path)
+    Image.new("RGB", (20, 16), (90, 10, 200)).save(tmp_path / "blue.png")
+    (tmp_path / "prompt.txt").write_text("<image> what digit ? answer :")
+    words = ("--image", tmp_path / "blue.png", "--json")
+    code, printed, said = run(capsys, "attention", tmp_path, "--text", tmp_path / "prompt.txt", *words)
+    assert code == 0, said
+    found = json.loads(printed)["heads"]
+    model.set_attn_implementation("eager")
+    inputs = processor(images=Image.open(tmp_path / "blue.png"), text="<image> what digit ? answer :", return_tensors="pt")
+    with torch.no_grad():
+        attentions = model.eval()(**inputs, output_attentions=True).attentions
+    is_image = inputs["input_ids"][0] == image
+    last = int(is_image.nonzero().max())
+    for row in found:
+        mass = attentions[row["layer"]][0, row["head"], last + 1 :][:, is_image].sum(-1).mean()
+        assert row["image_mass"] == pytest.approx(float(mass), abs=1e-5)
+    code, printed, said = run(capsys, "image-attention", tmp_path, "--text", "<image> what digit ? answer :", *words)
+    assert code == 0 and [reading["layer"] for reading in json.loads(printed)] == [0, 1], said
 
 
 def test_options_that_mean_nothing_to_the_model_are_refused(pair, images, capsys, tmp_path):
