@@ -36,7 +36,7 @@ def refuse_several_stacks(config, name):
     if config.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder, whose rows see two inputs; give a model of one stack of layers")
     if sees_images(config):
-        raise ValueError(f"{name} reads images beside its rows; give a model of text alone (for this one: image-attention)")
+        raise ValueError(f"{name} reads images beside its rows; give a model of text alone")
 
 
 def joined_parameters(config):
