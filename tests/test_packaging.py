@@ -19,7 +19,7 @@ from hf_variants.presets import list_presets
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # module -> what has to be installed for it, where the two have other names and it need not be installed here
-DISTRIBUTIONS = {"awq": "autoawq", "lm_eval": "lm-eval", "gptqmodel": "gptqmodel"}
+DISTRIBUTIONS = {"awq": "autoawq", "lm_eval": "lm-eval", "gptqmodel": "gptqmodel", "optimum": "optimum-quanto"}
 # AutoAWQ is archived by its authors, and nothing was tested together with it.
 WITHOUT_A_PIN = {"autoawq"}
 

@@ -267,7 +267,7 @@ def quantized_cache(kind, config):
     return cache
 
 
-_PACKAGES = {"hqq": "'hf-variants[quantized-cache]'", "quanto": "optimum-quanto ninja"}
+_PACKAGES = {"hqq": "'hf-variants[quantized-cache]'", "quanto": "'hf-variants[quanto-cache]'"}
 
 
 def _compile_quanto():

@@ -141,7 +141,7 @@ def test_an_extension_that_cannot_be_compiled_is_said_with_what_it_needs(monkeyp
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("transformers.cache_utils.is_optimum_quanto_available", lambda: False)
-    with pytest.raises(ValueError, match="pip install optimum-quanto ninja"):
+    with pytest.raises(ValueError, match=r"pip install 'hf-variants\[quanto-cache\]'"):
         quantized_cache("quanto", VariantsConfig(**BASE))
     monkeypatch.setattr("transformers.cache_utils.is_hqq_available", lambda: False)
     with pytest.raises(ValueError, match=r"pip install 'hf-variants\[quantized-cache\]'"):
