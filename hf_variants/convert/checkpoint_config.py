@@ -74,7 +74,7 @@ def refuse_quantized(config, what):
         found = found if isinstance(found, dict) else found.to_dict()
         raise ValueError(
             f"{what} holds quantized weights (quant_method={str(found.get('quant_method'))!r}), which no rule can rearrange: "
-            "convert the unquantized model, or ask for dequantize, which loads the whole model and unpacks it"
+            "convert the unquantized model, or ask for dequantize, which unpacks what the codes say"
         )
 
 

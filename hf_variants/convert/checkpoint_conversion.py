@@ -1,8 +1,9 @@
 """`convert_checkpoint`: a checkpoint in, a proven checkpoint of the other kind out, or nothing.
 
 Notable here: weights are streamed, one tensor in memory at a time; what was written is read back from its files and proven
-equal to the source before the folder gets its name. There is no switch to skip the proof. The source is run for it while a
-second thread writes.
+equal to the source before the folder gets its name. There is no switch to skip the proof. Both models are run for it while a
+second thread writes, reads back and compares: the result runs on tensors that this thread proves to be those in its files,
+or, where they would have to be computed once more, on those in its files.
 """
 
 import copy
@@ -21,9 +22,9 @@ from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_c
 from hf_variants.convert.model_conversion import refuse_no_model
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
-from hf_variants.convert.proof import ProofError, prove, run_ahead
+from hf_variants.convert.proof import ProofError, prove, same_weights
 from hf_variants.convert.registry import find_family
-from hf_variants.convert.sides import Side, folder_side, gguf_side, is_path, memory_side, read_config
+from hf_variants.convert.sides import Side, folder_side, gguf_side, is_path, memory_side, packed_side, read_config
 from hf_variants.convert.stages import Stage
 from hf_variants.convert.tokenizer_class import name_tokenizer_class, said_of_tokenizer
 from hf_variants.convert.unpacking import dense_state, unpacked_model, unpacked_tokenizer
@@ -34,6 +35,7 @@ from hf_variants.convert.vision_checkpoint import (
 )
 from hf_variants.convert.weight_files import shard_names, total_bytes, weight_files, write_shards
 from hf_variants.convert.weight_rules import plan_rules
+from hf_variants.modeling.variants_base import AFTER_SAVE
 
 KINDS = ("variants", "native")
 _SHARD = 5 * 10**9
@@ -58,7 +60,7 @@ def convert_checkpoint(
     """Convert a native checkpoint to the family or one of the family to a native type, prove it equal, and write it.
 
     Memory: one shard and what two layers take beside it, whatever the size of the model, from GGUF files too; quantized
-    safetensors are unpacked whole. The proof is that of `proof.prove`.
+    safetensors of formats other than ours (4-bit AWQ, 8-bit) are unpacked whole. The proof is that of `proof.prove`.
 
     Args:
         src: folder, Hub id, or model in memory (which is left as it is).
@@ -113,17 +115,30 @@ def convert_checkpoint(
         check_space(dst, total_bytes(files))
         with new_folder(dst) as partial:
             # a packed file says nothing of how large those of its numbers should be
-            usual = _SHARD if gguf_file is not None else min(_SHARD, source.shard or _SHARD)
+            packed = gguf_file is not None or dequantize
+            usual = _SHARD if packed else min(_SHARD, source.shard or _SHARD)
             written = _bytes_of(max_shard_size) or usual
-            shard = source.shard if gguf_file is not None else written
-            with beside(lambda check: write_shards(files.again(), partial, written, _writing(tell, check))) as writing:
-                kept, left = extras(partial)
+            shard = source.shard if packed and source.shard is not None else written
+
+            def write(running):
+                write_shards(files.again(), partial, written, _writing(tell, running.check))
+                gone_along = extras(partial)
                 _write_config(target, partial)
                 named = None if source.folder is None else name_tokenizer_class(source.folder, partial)
-                _write_code_and_card(target, partial, name)
-                ran = run_ahead(source, *_in_order(source, target), shard + _SPARE)
-                writing.result()
-            report = _proven(source, _written(target, partial), rules, shard, tell, ran)
+                result = running.hand(_written(target, partial))
+                compared = same_weights(source, result, rules, tell, running.check)
+                _write_card(target, partial, name)
+                return result, gone_along, named, compared
+
+            with beside(write) as writing:
+
+                def there(side):
+                    writing.raise_error()
+                    return side if side is source or side.weights.all_lie() else writing.handed()
+
+                proof = prove(source, target, rules, shard + _SPARE, tell, lambda: writing.result()[-1], there)
+                result, (kept, left), named, _ = writing.result()
+            report = make_report(source, result, proof)
             report |= {"source": name, "kept": kept, "left": [*left, *source.left]}
             report |= said_of_tokenizer(named, kept)
             _write_report(partial, report, name, dst)
@@ -165,7 +180,8 @@ def verify_checkpoint(dst, src=None, *, progress=None):
         _refuse_other_config(source, target, recorded)
         if source.folder is not None:
             _refuse_other_files(source.folder, dst, recorded.get("kept", ()))
-        return {**_proven(source, target, rules, target.shard, progress or (lambda *_: None)), "source": name}
+        proof = prove(source, target, rules, target.shard + _SPARE, progress)
+        return {**make_report(source, target, proof), "source": name}
 
 
 def _target(source, family):
@@ -235,16 +251,6 @@ def _refuse_other_files(source, target, kept):
         raise ProofError(f"files that went along differ from the source's or are gone: {different}")
 
 
-def _proven(source, target, rules, shard, tell, ran=None):
-    proof = prove(*_in_order(source, target), rules, shard + _SPARE, tell, ran)
-    return make_report(source, target, proof)
-
-
-def _in_order(source, target):
-    """(the native side, ours)."""
-    return (target, source) if source.is_ours else (source, target)
-
-
 def _config_to_save(target):
     config = copy.deepcopy(target.config)
     config.architectures, config.dtype = [target.cls.__name__], target.dtype
@@ -258,12 +264,14 @@ def _write_config(target, folder):
     _config_to_save(target).save_pretrained(folder)
 
 
-def _write_code_and_card(target, folder, name):
+def _write_card(target, folder, name):
+    """What a model of ours adds when it is saved; its code came with the config."""
     if target.is_ours:
         model = target.skeleton()
         model.config.architectures = [target.cls.__name__]
         model.config._name_or_path = name["name"] if name["kind"] == "hub" else ""
-        model.complete_folder(folder)
+        for write in AFTER_SAVE:
+            write(model, folder, None)
 
 
 def _write_report(folder, report, name, dst):
@@ -310,6 +318,9 @@ def _opened(src, dtype, gguf_file, dequantize, revision, tokenizer=None):
         yield side, {**name, "gguf_file": gguf_file}, lambda target: _beside_gguf(side, folder, gguf_file, target)
         return
     if dequantize:
+        if (side := packed_side(folder, dtype)) is not None:
+            yield side, {**name, "dequantized": True}, lambda target: _beside_folder(folder, side.is_ours, target)
+            return
         model = unpacked_model(folder, dtype)
         is_ours = model.config.model_type in OUR_TYPES
         side = memory_side(model, dtype, dense_state(model))

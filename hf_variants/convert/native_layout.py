@@ -7,6 +7,7 @@ memory; old GPT-2 files lack the prefix), cut into steps that each take a few te
 import re
 from copy import deepcopy
 
+from hf_variants.convert.skeletons import tensors_of
 from hf_variants.convert.stages import Step
 
 # Tables that old files carry and that the library recomputes; next-token prediction networks, which it does not build.
@@ -35,7 +36,7 @@ def load_steps(names, model, mapping=None):
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
     converter_of = {pattern: entry for entry in converters for pattern in entry.source_patterns}
-    expected, prefix = model.state_dict(), model.base_model_prefix
+    expected, prefix = tensors_of(model), model.base_model_prefix
     groups, homeless = {}, []
     for name in sorted(names, key=dot_natural_key):
         renamed, pattern = rename_source_key(name, renamings, converters, prefix, expected)
@@ -89,7 +90,7 @@ def _step(target, taken, converter_of, model, after=lambda name: name):
     if patterns[0] is None:
         if len(sources) > 1:
             raise ValueError(f"tensors {list(sources)} all mean {target}; remove all but one")
-        return Step(sources, lambda tensors: {target: tensors[sources[0]]})
+        return Step(sources, lambda tensors: {target: tensors[sources[0]]}, renames=True)
 
     def compute(tensors):
         converter = deepcopy(converter_of[patterns[0]])

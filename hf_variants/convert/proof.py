@@ -3,7 +3,7 @@
 Notable here: three comparisons, none of which holds a large model in memory. Every weight goes through the rules both ways and
 has to come back in every bit; both models run on the same tokens, in fp32 and layer by layer, and every hidden state and the
 logits are compared; where model and gradients fit in the memory allowed, one loss and every gradient too. Weights are compared
-in a second thread while the models run, and the model that was there before may have run already, while the other was written.
+in a second thread while the models run.
 """
 
 import math
@@ -59,15 +59,16 @@ class ProofError(ValueError):
     """The two models differ; says where."""
 
 
-def prove(native, ours, rules, memory, progress=None, ran=None):
+def prove(source, target, rules, memory, progress=None, weights=None, there=None):
     """Compare two checkpoints.
 
     Args:
-        native, ours: `sides.Side` of either, whose weights are read from where they will be used.
+        source, target: `sides.Side` of either, one native, one ours; the source is run first.
         rules: weight rules of the family.
         memory: bytes that the comparison of gradients may take.
         progress: called as progress(what, done, total), from two threads.
-        ran: what `run_ahead` gave for one of the sides.
+        weights: waits until `same_weights` has compared them, and gives their number; None compares those of the two sides.
+        there: there(side) waits until a side can be run, and gives it; None has both run as they are.
 
     Returns:
         Proof.
@@ -75,24 +76,31 @@ def prove(native, ours, rules, memory, progress=None, ran=None):
     Raises:
         ProofError: naming the first tensor, layer or output that differs, and by how much.
     """
-    tell = progress or (lambda what, done, total: None)
+    tell, there = progress or (lambda what, done, total: None), there or (lambda side: side)
+    if weights is None:
+        with beside(lambda running: same_weights(source, target, rules, tell, running.check)) as comparing:
+            return prove(source, target, rules, memory, progress, comparing.result, there)
+    native, ours = in_order(source, target)
     found, head = Proof(), native.head(find_family(native.config.model_type))
     found.gradients_left_out = _why_no_gradients(ours.weights, head, memory)
     ids = _token_ids(native, ours, found.gradients_left_out)
     found.tokens = tuple(ids.shape)
-    with beside(lambda check: _same_weights(native, ours, rules, tell, check)) as weights:
-        if found.gradients_left_out is None:
-            models = [filled(side.fresh_skeleton(torch.float32), side.weights) for side in (native, ours)]
-            # the cross-entropy alone: natively a balance loss is taken over all layers at once, here of each layer
-            models[0].config.output_router_logits = False
-            runs = [_run(model, ids, head) for model in models]
-        else:
-            runs = []
-            for number, side in enumerate((native, ours)):
-                tell("comparing layers", number, 2)
-                known = ran is not None and ran[0].is_ours == side.is_ours
-                runs.append(ran[1] if known else _run_streaming(side, ids, head))
-        found.weights = weights.result()
+    models = None
+    tell("comparing layers", 0, 2)
+    if found.gradients_left_out is None:
+        models = [filled(side.fresh_skeleton(torch.float32), side.weights) for side in map(there, (native, ours))]
+        # the cross-entropy alone: natively a balance loss is taken over all layers at once, here of each layer
+        models[0].config.output_router_logits = False
+        runs = [_run(model, ids, head) for model in models]
+    else:
+        if all(map(_runs_in_place, (source, target))):
+            # both run on one file, which is mapped once
+            source.weights.keep()
+        runs = [_run_streaming(there(side), ids, head) for side in (source, target)]
+        source.weights.forget()
+        runs = runs[::-1] if source.is_ours else runs
+    tell("comparing layers", 1, 2)
+    found.weights = weights()
     try:
         _compare_runs(found, *runs)
         tell("comparing layers", 2, 2)
@@ -112,16 +120,9 @@ def _not_finite(weights):
     return [name for name in weights if weights.meta[name].is_floating_point() and not weights[name].isfinite().all()]
 
 
-def run_ahead(side, native, ours, memory):
-    """What `prove` would find `side` to compute, or None where it compares gradients, for which it needs both models whole.
-
-    Args:
-        side: the one of `native` and `ours` whose weights are there already.
-        memory: as in `prove`.
-    """
-    head = native.head(find_family(native.config.model_type))
-    left_out = _why_no_gradients(ours.weights, head, memory)
-    return None if left_out is None else (side, _run_streaming(side, _token_ids(native, ours, left_out), head))
+def in_order(source, target):
+    """(the native side, ours)."""
+    return (target, source) if source.is_ours else (source, target)
 
 
 def _why_no_gradients(weights, head, memory):
@@ -132,6 +133,12 @@ def _why_no_gradients(weights, head, memory):
     return None if needed <= memory else f"they would take {needed / 2**30:.1f} GiB, {memory / 2**30:.1f} are allowed"
 
 
+def _runs_in_place(side):
+    """Whether a model runs on the very tensors that lie there, which takes no memory."""
+    floats = (tensor.dtype for tensor in side.weights.meta.values() if tensor.is_floating_point())
+    return side.weights.all_lie() and all(dtype == torch.float32 for dtype in floats)
+
+
 def _run_streaming(side, ids, head):
     # constants such as an embedding's scale have the dtype that the model was built in
     empty = side.skeleton() if side.dtype == torch.float32 else side.fresh_skeleton(torch.float32)
@@ -139,8 +146,18 @@ def _run_streaming(side, ids, head):
         return _run(model, ids, head)
 
 
-def _same_weights(native, ours, rules, tell, check):
-    """Each side's weights, taken through the rules, are the other side's. Returns how many tensors were compared."""
+def same_weights(source, target, rules, tell, check):
+    """Each side's weights, taken through the rules, are the other side's. Returns how many tensors were compared.
+
+    Args:
+        source, target, rules: as in `prove`.
+        tell: called as tell(what, done, total) after each tensor.
+        check: called before each, to raise where the comparison is no longer wanted.
+
+    Raises:
+        ProofError: naming the first tensor that differs.
+    """
+    native, ours = in_order(source, target)
     native_weights, our_weights = native.weights.again(), ours.weights.again()
     plans = [(native_weights, our_weights, False), (our_weights, native_weights, True)]
     stages = [Stage(plan_rules(rules, source, ours.config, back), source) for source, _, back in plans]

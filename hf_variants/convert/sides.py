@@ -25,6 +25,7 @@ from hf_variants.convert.skeletons import (
     loaded_dtypes,
     release_head,
     skeleton,
+    tensors_of,
     tied_names,
 )
 from hf_variants.convert.stages import Cast, LazyTensors, MemoryTensors, Renamed, Selected, Stage, Step, same_bits
@@ -126,6 +127,27 @@ def gguf_side(folder, name, dtype=None, head=None):
     return _hold(side, GgufTensors(file, _built(side, file.path), side.dtype), file.path, may_round=True)
 
 
+def packed_side(folder, dtype=None):
+    """The `Side` in a folder of quantized safetensors that are unpacked one by one; None where they are unpacked whole.
+
+    Raises:
+        ValueError: as of `folder_side`, and for packed tensors that do not fit each other.
+    """
+    from hf_variants.convert.packed_files import packed_format, unpacked_tensors
+
+    folder = Path(folder)
+    config = read_config(folder, quantized=True)
+    settings = getattr(config, "quantization_config", None)
+    found = None if settings is None else packed_format(settings)
+    if found is None:
+        return None
+    del config.quantization_config
+    files = FolderTensors(folder)
+    side = Side(class_of(config), config, _main_dtype(dtype, config, files), folder=folder, shard=files.largest_file())
+    _built(side, folder)
+    return _hold(side, unpacked_tensors(files, *found, side.dtype, side.is_ours), folder, may_round=True)
+
+
 def _hold(side, tensors, where, may_round):
     """`side` with the weights that its class makes of tensors by the names of files."""
     model, config = side.skeleton(), side.config
@@ -186,13 +208,14 @@ def _built(side, folder):
         raise unbuildable(side.config, side.cls, folder, error) from error
 
 
-def read_config(folder):
-    """The config of a folder. Raises ValueError where there is none, or none that can be converted."""
+def read_config(folder, quantized=False):
+    """The config of a folder, `quantized` or not. Raises ValueError where there is none, or none that can be converted."""
     kind = folder_keys(folder)["model_type"]
     if kind not in OUR_TYPES:
         find_family(kind)
     config = load_config(folder)
-    refuse_quantized(config, folder)
+    if not quantized:
+        refuse_quantized(config, folder)
     return config
 
 
@@ -241,7 +264,7 @@ def _main_dtype(dtype, config, tensors):
 
 def _refuse_codes(folder, steps, tensors, model):
     """Raise ValueError for weights stored as integers or in 8 bits, of which the config says nothing."""
-    floats = {name for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    floats = {name for name, tensor in tensors_of(model).items() if tensor.is_floating_point()}
     codes = {}
     for step in steps:
         stored = {name: tensors.meta[name] for name in step.sources if tensors.meta[name].dtype not in _FLOATS}
@@ -297,11 +320,11 @@ def _refuse_left_over(folder, side, names):
 def _computed_tables(steps, model, config):
     """Steps that make the tables of sinusoids which a native class builds, but leaves out of its files (Marian)."""
     made = {name for step in steps for name in step.sources}
-    unsaved = [name for name in getattr(model, "_keys_to_ignore_on_save", None) or () if name in model.state_dict()]
+    unsaved = [name for name in getattr(model, "_keys_to_ignore_on_save", None) or () if name in tensors_of(model)]
     anchor = steps[0].sources if steps else ()
 
     def table(name):
-        rows, width = model.state_dict()[name].shape
+        rows, width = tensors_of(model)[name].shape
         return lambda tensors: {name: sinusoid_table(rows, width).to(tensors[anchor[0]].device)}
 
     return [Step(anchor[:1], table(name)) for name in unsaved if name not in made and name.endswith("embed_positions.weight")]

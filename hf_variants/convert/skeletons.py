@@ -1,12 +1,17 @@
 """Models without weights: what names, shapes and dtypes a class wants for a config, and where the weights go.
 
 Notable here: parameters lie on the meta device and constants (RoPE frequencies, ALiBi slopes) are real, so a skeleton runs as
-soon as it is given weights; `streaming` gives them layer by layer and takes them back.
+soon as it is given weights; `streaming` gives them layer by layer and takes them back. What a skeleton holds is asked for
+often and never changes, so it is listed once.
 """
 
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
+
+# {skeleton: its state dict}: hollow tensors, until it is filled.
+_LISTED = WeakKeyDictionary()
 
 
 def skeleton(cls, config, dtype, **chosen):
@@ -16,7 +21,14 @@ def skeleton(cls, config, dtype, **chosen):
 
     with no_init_weights(), init_empty_weights(include_buffers=False):
         model = cls._from_config(config, dtype=dtype, **chosen)
+    _LISTED[model] = model.state_dict()
     return model.eval()
+
+
+def tensors_of(model):
+    """{name: tensor} as `model.state_dict()`, which of a skeleton is not made anew."""
+    found = _LISTED.get(model)
+    return model.state_dict() if found is None else found
 
 
 def loaded_dtypes(model, dtype):
@@ -26,7 +38,7 @@ def loaded_dtypes(model, dtype):
     """
     from transformers.core_model_loading import build_glob_alternation
 
-    plan, own = model._get_dtype_plan(dtype), model.state_dict()
+    plan, own = model._get_dtype_plan(dtype), tensors_of(model)
     match = build_glob_alternation(list(plan))[0].search if plan else lambda name: None
     built = {name: tensor.dtype for name, tensor in own.items() if tensor.is_floating_point()}
     return lambda name: torch.float32 if match(name) else built.get(name, dtype)
@@ -52,6 +64,7 @@ def tied_names(model, config):
 def release_head(model):
     """Give an encoder-decoder a head of its own though its config says that it is tied, as files may hold one (T5 v1.1)."""
     head = model.get_output_embeddings()
+    _LISTED.pop(model, None)
     model.all_tied_weights_keys.pop(head_name(model), None)
     head.weight = torch.nn.Parameter(torch.empty_like(head.weight), requires_grad=head.weight.requires_grad)
     return model
@@ -75,7 +88,7 @@ def _name_of(model, wanted):
 def expected_tensors(model):
     """{name: tensor} of what a checkpoint of `model` has to hold; a tied head is the embedding and no tensor of its own."""
     tied = tied_names(model, model.config)
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {name: tensor for name, tensor in tensors_of(model).items() if name not in tied}
 
 
 def layers_of(model):
@@ -155,6 +168,7 @@ def _filler(places, weights):
 
 def filled(model, weights):
     """`model` (a skeleton) with all of `weights` in fp32, trainable."""
+    _LISTED.pop(model, None)
     for _, places in _blocks(model, weights):
         for table, leaf, name in places:
             value = weights[name]

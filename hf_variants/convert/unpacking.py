@@ -1,17 +1,15 @@
-"""Weights that are stored packed, unpacked on request: quantized safetensors; and the tokenizer of GGUF files.
+"""Quantized safetensors unpacked on request, of formats that `packed_files` does not read; and the tokenizer of GGUF files.
 
 Notable here: the whole model is loaded by transformers and unpacked in memory; what comes out is an ordinary model, and is
 converted and proven as one. Unpacking gives what the codes say, not the weights that were quantized.
 """
 
 import copy
-import re
 
 import torch
 
 from hf_variants.convert.checkpoint_config import folder_keys, load_config
-
-_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
+from hf_variants.convert.packed_files import expert_steps
 
 
 def unpacked_model(folder, dtype=None):
@@ -25,17 +23,9 @@ def unpacked_model(folder, dtype=None):
 
 def dense_state(model):
     """The state dict of an unpacked model, with routed experts that were quantized one by one fused as ours are in memory."""
-    state, experts = dict(model.state_dict()), {}
-    for name in list(state):
-        if found := _EXPERT.fullmatch(name):
-            prefix, index, part, kind = found.groups()
-            experts.setdefault((prefix, kind), {}).setdefault(part, {})[int(index)] = state.pop(name)
-    for (prefix, kind), parts in experts.items():
-        stacked = {part: torch.stack([tensors[index] for index in sorted(tensors)]) for part, tensors in parts.items()}
-        suffix = "" if kind == "weight" else "_bias"
-        if "gate_proj" in stacked:
-            stacked["gate_up_proj"] = torch.cat([stacked.pop("gate_proj"), stacked.pop("up_proj")], dim=1)
-        state.update({f"{prefix}.{part}{suffix}": tensor for part, tensor in stacked.items()})
+    state = dict(model.state_dict())
+    for step in expert_steps(state):
+        state.update(step.compute({name: state.pop(name) for name in step.sources}))
     return state
 
 

@@ -2,7 +2,6 @@
 not installed. Whoever saves copies the whole folder: which head will be loaded from it is not known when it is saved.
 """
 
-import shutil
 from pathlib import Path
 
 
@@ -13,7 +12,7 @@ def copy_room(source_file, directory):
         return
     for path in sorted(source.glob("*.py")):
         if path.name != "__init__.py":
-            shutil.copyfile(path, target / path.name)
+            (target / path.name).write_bytes(path.read_bytes())
 
 
 def _closure():

@@ -8,6 +8,7 @@ from native_cases import native_model, token_ids
 from transformers import AutoModelForCausalLM
 
 from hf_variants.convert import convert_checkpoint, verify_checkpoint
+from hf_variants.convert.stages import same_bits
 from hf_variants.quantize import quantize_checkpoint
 
 _WIDTHS = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4}
@@ -69,3 +70,53 @@ def test_formats_that_nothing_here_unpacks(tmp_path):
     with pytest.raises(ValueError, match="the weights of .* cannot be unpacked here"):
         convert_checkpoint(tmp_path / "native", tmp_path / "out", dequantize=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["native"]
+
+
+@pytest.mark.parametrize(("method", "to"), [("rtn", "native"), pytest.param("int8", "variants", marks=pytest.mark.slow)])
+@torch.no_grad()
+def test_packed_matrices_are_unpacked_one_by_one(method, to, tmp_path):
+    """One dense matrix is alive at a time, and every bit is that of the layers which loading builds."""
+    import weakref
+
+    from hf_variants.convert.sides import packed_side
+
+    native_model("llama", "tied_biased", **_WIDTHS).save_pretrained(tmp_path / "native")
+    quantize_checkpoint(tmp_path / "native", tmp_path / "packed", method=method, group_size=32, to=to)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "packed", dtype=torch.bfloat16)
+    side, alive, packed = packed_side(tmp_path / "packed", torch.bfloat16), [], 0
+    assert side.is_ours == (to == "variants") and "quantization_config" not in side.config.to_dict()
+    for name in side.weights:
+        alive.append(weakref.ref(side.weights[name]))
+        assert sum(ref() is not None for ref in alive) <= 1
+    for name, tensor in side.weights.items():
+        module = model.get_submodule(name.rpartition(".")[0])
+        is_packed = name.endswith(".weight") and hasattr(module, "to_codes")
+        expected = module.dequantize(torch.bfloat16) if is_packed else model.state_dict()[name]
+        assert same_bits(tensor, expected), name
+        packed += is_packed
+    assert packed == 7 * side.config.num_hidden_layers
+
+
+def _spoiled(folder, spoil):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("down_proj.scales"))
+    spoil(tensors, name)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda tensors, name: tensors.pop(name), r"down_proj.scales'\] are missing beside .*down_proj.qweight"),
+        (lambda tensors, name: tensors.update({name: tensors[name][:1].clone()}), r"shape \[1, 64\] instead of the \[2, 64\]"),
+    ],
+)
+def test_parts_of_a_matrix_that_do_not_fit(spoil, said, tmp_path):
+    native_model("llama", "plain", **_WIDTHS, num_hidden_layers=1).save_pretrained(tmp_path / "native")
+    quantize_checkpoint(tmp_path / "native", tmp_path / "packed", method="rtn", group_size=32)
+    _spoiled(tmp_path / "packed", spoil)
+    with pytest.raises(ValueError, match=said):
+        convert_checkpoint(tmp_path / "packed", tmp_path / "out", dequantize=True)
+    assert not (tmp_path / "out").exists()

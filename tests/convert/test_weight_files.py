@@ -1,5 +1,7 @@
 """Weight files: written as safetensors itself writes them, read as views, compared bit by bit; and the second thread."""
 
+import errno
+import os
 import threading
 import time
 
@@ -7,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_variants.convert import convert_checkpoint, weight_files
+from hf_variants.convert import checkpoint_conversion, convert_checkpoint, stages, weight_files
 from hf_variants.convert.beside import Stopped, beside
-from hf_variants.convert.stages import MemoryTensors, Stage, Step, same_bits
+from hf_variants.convert.stages import Cast, MemoryTensors, Stage, Step, same_bits
 from hf_variants.convert.weight_files import FolderTensors, write_shards
 
 DTYPES = list(weight_files._DTYPES.values())
@@ -51,6 +53,44 @@ def test_tensors_are_read_as_views_and_the_file_is_mapped_anew(tmp_path, monkeyp
     assert tensors["a.1"].data_ptr() != first.data_ptr() and same_bits(kept, first)
 
 
+def test_one_mapping_is_kept_for_two_passes_over_one_file(tmp_path, monkeypatch):
+    state = {name: torch.randn(4) for name in "ab"}
+    monkeypatch.setattr(weight_files, "_MAPPED", 1)
+    for shards, size in (("one", 10**6), ("two", 1)):
+        (tmp_path / shards).mkdir()
+        write_shards(MemoryTensors(state), tmp_path / shards, size)
+        tensors = Cast(FolderTensors(tmp_path / shards), lambda name: torch.float32)
+        tensors.keep()
+        first, again = tensors["a"], tensors["a"]
+        assert (first.data_ptr() == again.data_ptr()) == (shards == "one")
+        tensors.forget()
+        assert tensors["a"].data_ptr() not in (first.data_ptr(), again.data_ptr())
+
+
+def test_what_lies_is_given_as_it_lies():
+    below = MemoryTensors({"a": torch.ones(2), "b": torch.ones(2)})
+    steps = [Step(("a",), lambda t: {"c": t["a"]}, renames=True), Step(("b",), lambda t: {"d": t["b"] + 1})]
+    stage = Stage(steps, below)
+    assert below.all_lie() and stage.lies("c") and not stage.lies("d") and not stage.all_lie()
+    assert stage["c"].data_ptr() == below["a"].data_ptr()
+    same, other = (Cast(Stage(steps[:1], below), lambda name, dtype=dtype: dtype) for dtype in (torch.float32, torch.float16))
+    assert same.all_lie() and not other.all_lie()
+    assert same["c"].data_ptr() == below["a"].data_ptr() and other["c"].dtype == torch.float16
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSPC])
+def test_room_is_taken_where_the_system_can(number, tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    if number == errno.ENOSPC:
+        with pytest.raises(OSError, match="No space left"):
+            write_shards(MemoryTensors(_mixed()), tmp_path, 10**6)
+        return
+    test_files_are_those_of_safetensors(tmp_path)
+
+
 def test_a_file_whose_numbers_lie_askew(tmp_path):
     """Other writers pad nothing: a tensor may begin at any byte."""
     import json
@@ -65,7 +105,11 @@ def test_a_file_whose_numbers_lie_askew(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("size", [1, 7, 8, 100_003])
-def test_one_bit_is_a_difference(dtype, size):
+@pytest.mark.parametrize("compared_by", ["C", "numpy"])
+def test_one_bit_is_a_difference(dtype, size, compared_by, monkeypatch):
+    if compared_by == "numpy":
+        monkeypatch.setattr(stages, "_MEMCMP", None)
+        monkeypatch.setattr(stages, "_CHUNK", 1 << 10)
     first = torch.randint(0, 100, (size,)).to(dtype)
     assert same_bits(first, first.clone())
     for place in (0, size // 2, size - 1):
@@ -100,20 +144,20 @@ def test_a_second_reader_does_not_disturb_the_first():
 # ---- the second thread ----
 def test_work_beside_returns_raises_and_ends():
     threads, alive = torch.get_num_threads(), threading.active_count()
-    with beside(lambda check: 3) as running:
+    with beside(lambda running: 3) as running:
         assert running.result() == 3 and torch.get_num_threads() in (1, threads - 1)
 
-    def failing(check):
+    def failing(running):
         raise ValueError("no space")
 
     with pytest.raises(ValueError, match="no space"), beside(failing) as running:
         running.result()
     ended = []
 
-    def endless(check):
+    def endless(running):
         try:
             while True:
-                check()
+                running.check()
                 time.sleep(0.001)
         except Stopped:
             ended.append(True)
@@ -122,6 +166,57 @@ def test_work_beside_returns_raises_and_ends():
     with pytest.raises(KeyError), beside(endless):
         raise KeyError
     assert ended and torch.get_num_threads() == threads and threading.active_count() == alive
+
+
+def test_what_is_handed_over():
+    taken = threading.Event()
+
+    def work(running):
+        running.hand(3)
+        taken.wait()
+        raise ValueError("later")
+
+    with beside(work) as running:
+        assert running.handed() == 3
+        running.raise_error()
+        taken.set()
+        with pytest.raises(ValueError, match="later"):
+            running.result()
+        with pytest.raises(ValueError, match="later"):
+            running.raise_error()
+
+    def failing(running):
+        raise ValueError("before")
+
+    with pytest.raises(ValueError, match="before"), beside(failing) as running:
+        running.handed()
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_a_spoiled_file_is_found_though_the_models_ran_before_it_was_read(family, spoiled, tmp_path, monkeypatch):
+    """Without memory for gradients the result runs on the tensors that were written, or on the file (mixtral)."""
+    from test_checkpoint_conversion import _saved
+
+    _saved(family, tmp_path / "native")
+
+    def write(tensors, folder, *rest):
+        files = write_shards(tensors, folder, *rest)
+        if spoiled:
+            data = bytearray(files[0].read_bytes())
+            data[-1] ^= 1
+            files[0].write_bytes(data)
+        return files
+
+    monkeypatch.setattr(checkpoint_conversion, "write_shards", write)
+    monkeypatch.setattr(checkpoint_conversion, "_SPARE", -(10**10))
+    if spoiled:
+        with pytest.raises(ValueError, match="is not bitwise equal"):
+            convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+        assert not (tmp_path / "ours").exists()
+        return
+    report = convert_checkpoint(tmp_path / "native", tmp_path / "ours")
+    assert report["proof"]["gradients"] is None and report["proof"]["tokens"] == (1, 8)
 
 
 @pytest.mark.parametrize("phase", ["reading the source", "writing weights", "comparing weights", "comparing layers"])
