@@ -199,6 +199,7 @@ def test_the_figure_of_diff_shows_both(monkeypatch, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_figures_by_the_command_line(tmp_path, capsys):
     for words in (["describe", "tiny/base"], ["diff", "tiny/base", "tiny/base", "num_key_value_heads=1"]):
         plot = tmp_path / f"{words[0]}.png"

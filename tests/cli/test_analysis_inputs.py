@@ -235,7 +235,7 @@ def test_a_law_that_cannot_be_written_is_refused_before_the_fit(files, capsys, t
         assert words in refused(capsys, files, ["scaling", "fit", "{nowhere}", "--output", str(tmp_path / place)])
 
 
-@pytest.mark.parametrize("command", ["describe", "count", "plan-memory", "diff"])
+@pytest.mark.parametrize("command", ["count", "plan-memory", "diff", pytest.param("describe", marks=pytest.mark.slow)])
 def test_a_quantized_checkpoint_is_counted_as_dense_weights_and_said_to_be(command, files, capsys):
     words = [files["awq"] if word == "{decoder}" else word for word in READERS[command]]
     with pytest.raises(SystemExit) as stop:
