@@ -79,6 +79,7 @@ TOGGLES = {
     "no positions": {"position_embedding_type": "none"},
     "plain mlp": {"mlp_type": "plain", "hidden_act": "gelu"},
     "mlp_bias": {"mlp_bias": True},
+    "last mlp_bias": {"mlp_out_bias": True},
     "clamped swiglu": {"swiglu_limit": 7.0},
     "experts": {"num_experts": 4},
     "experts, fp32 router": {"num_experts": 4, "router_weight_in_fp32": True},
