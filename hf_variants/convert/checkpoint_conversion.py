@@ -7,6 +7,7 @@ or, where they would have to be computed once more, on those in its files.
 """
 
 import copy
+import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from hf_variants.convert.config_conversion import as_plain_dict, config_from_nat
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
 from hf_variants.convert.gguf_files import refuse_bare_file
 from hf_variants.convert.heads import OUR_TYPES, native_class, our_class
-from hf_variants.convert.kept_files import CARD, PATTERNS, changed_files, keep_card, keep_files
+from hf_variants.convert.kept_files import CARD, PATTERNS, keep_card, keep_files, refuse_changed_files
 from hf_variants.convert.model_conversion import refuse_no_model
 from hf_variants.convert.native_layout import save_steps
 from hf_variants.convert.new_folder import check_free, check_space, left_behind, new_folder
@@ -123,6 +124,7 @@ def convert_checkpoint(
             def write(running):
                 write_shards(files.again(), partial, written, _writing(tell, running.check))
                 gone_along = extras(partial)
+                _keep_generation(source, target, partial)
                 _write_config(target, partial)
                 named = None if source.folder is None else name_tokenizer_class(source.folder, partial)
                 result = running.hand(_written(target, partial))
@@ -179,7 +181,7 @@ def verify_checkpoint(dst, src=None, *, progress=None):
         rules = found.rules(native.head(found))
         _refuse_other_config(source, target, recorded)
         if source.folder is not None:
-            _refuse_other_files(source.folder, dst, recorded.get("kept", ()))
+            refuse_changed_files(source.folder, dst, recorded)
         proof = prove(source, target, rules, target.shard + _SPARE, progress)
         return {**make_report(source, target, proof), "source": name}
 
@@ -208,7 +210,7 @@ def _written(target, folder):
     try:
         config = read_config(folder)
         meant, found = as_plain_dict(_config_to_save(target)), as_plain_dict(config)
-        different = sorted(key for key in meant.keys() | found.keys() if meant.get(key) != found.get(key))
+        different = sorted(key for key in meant.keys() | found.keys() if _text(meant.get(key)) != _text(found.get(key)))
         # of an equal config, the class builds the same
         written = None if different else folder_side(folder, config=config, model=target.skeleton())
     except ValueError as error:
@@ -238,17 +240,15 @@ def _refuse_other_config(source, target, recorded):
     different = [
         f"{key} is {found.get(key)!r} instead of {meant.get(key)!r}"
         for key in sorted((meant.keys() | found.keys()) - {"auto_map"})
-        if meant.get(key) != found.get(key)
+        if _text(meant.get(key)) != _text(found.get(key))
     ]
     if different:
         raise ProofError(f"the config differs from what converting the source gives: {'; '.join(different)}")
 
 
-def _refuse_other_files(source, target, kept):
-    """Raise ProofError where a file that went along is gone, or is not the source's any more."""
-    different = changed_files(source, target, kept)
-    if different:
-        raise ProofError(f"files that went along differ from the source's or are gone: {different}")
+def _text(value):
+    """A value of a config as its file holds it: a NaN equals itself there."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _config_to_save(target):
@@ -262,6 +262,22 @@ def _config_to_save(target):
 
 def _write_config(target, folder):
     _config_to_save(target).save_pretrained(folder)
+
+
+def _keep_generation(source, target, folder):
+    """Write what the source's config.json says of generation (BART's beams), which no config object keeps."""
+    from transformers import GenerationConfig
+
+    file, derived = Path(folder) / "generation_config.json", getattr(target.skeleton(), "generation_config", None)
+    if source.folder is None or file.exists() or derived is None:
+        return
+    said = GenerationConfig.from_pretrained(source.folder, config_file_name="config.json", _from_model_config=True)
+    if _flags(said) != _flags(derived):
+        said.to_json_file(file)
+
+
+def _flags(generation_config):
+    return {key: value for key, value in generation_config.to_diff_dict().items() if key != "transformers_version"}
 
 
 def _write_card(target, folder, name):

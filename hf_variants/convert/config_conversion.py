@@ -15,7 +15,7 @@ from hf_variants.convert.quiet import quiet
 from hf_variants.convert.registry import find_family
 
 # What names a checkpoint rather than a model: set anew by whoever saves.
-_BOOKKEEPING = {
+BOOKKEEPING = {
     "_name_or_path",
     "transformers_version",
     "dtype",
@@ -196,7 +196,7 @@ def set_tied(config, tied):
 def as_plain_dict(native):
     """A native config as JSON would hold it, without what names the checkpoint."""
     plain = json.loads(json.dumps(native.to_dict(), default=str))
-    return {key: value for key, value in plain.items() if key not in _BOOKKEEPING}
+    return {key: value for key, value in plain.items() if key not in BOOKKEEPING}
 
 
 def _residue(found, native, config):

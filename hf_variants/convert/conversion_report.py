@@ -53,7 +53,9 @@ def read_report(folder):
         report = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(report, dict) or not isinstance(report.get("source"), dict):
+    kept = report.get("kept", []) if isinstance(report, dict) else None
+    named = isinstance(kept, list) and all(isinstance(name, str) and Path(name).name == name for name in kept)
+    if not named or not isinstance(report.get("source"), dict):
         raise ValueError(
             f"{path} is no report of a conversion; remove it, and give the source that the folder was converted from"
         )

@@ -14,7 +14,13 @@ from safetensors import SafetensorError
 def check_free(directory):
     """Raise ValueError where `directory` cannot become a new folder."""
     directory = Path(directory)
-    if directory.is_symlink():
+    try:
+        here, is_link = directory.absolute().resolve() == Path.cwd(), directory.is_symlink()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(directory)!r} is no path of a folder: {error}") from error
+    if here:
+        raise ValueError(f"{str(directory)!r} is the folder that this runs in; name another one to write")
+    if is_link:
         raise ValueError(f"{str(directory)!r} is a link; name the folder to write itself, {str(directory.resolve())!r}")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"{str(directory)!r} is a file; name a folder to write")
@@ -43,10 +49,12 @@ def new_folder(directory):
     """
     directory = Path(directory)
     check_free(directory)
+    absent = [parent for parent in directory.absolute().parents if not parent.exists()]
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{_prefix(directory)}", dir=directory.parent))
     except OSError as error:
+        _remove_empty(absent)
         raise ValueError(f"{str(directory)!r} cannot be written: {error}") from error
     done = False
     try:
@@ -60,12 +68,24 @@ def new_folder(directory):
     finally:
         if not done:
             shutil.rmtree(partial, ignore_errors=True)
+            _remove_empty(absent)
+
+
+def _remove_empty(folders):
+    """Remove folders that were made on the way, the innermost first, as far as nobody else has put something there."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def left_behind(directory):
     """Hidden folders of runs that were killed before they could clean up after themselves."""
     directory = Path(directory)
-    return sorted(directory.parent.glob(f"{_prefix(directory)}*")) if directory.parent.is_dir() else []
+    if not directory.parent.is_dir():
+        return []
+    return sorted(path for path in directory.parent.iterdir() if path.name.startswith(_prefix(directory)))
 
 
 def _prefix(directory):

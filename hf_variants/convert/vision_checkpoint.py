@@ -13,14 +13,21 @@ from pathlib import Path
 
 import torch
 
-from hf_variants.convert.conversion_report import read_report, write_card_section, write_report
-from hf_variants.convert.kept_files import CARD, keep_card, keep_files
-from hf_variants.convert.model_conversion import from_native, to_native
+from hf_variants.convert.config_conversion import BOOKKEEPING
+from hf_variants.convert.conversion_report import REPORT, read_report, write_card_section, write_report
+from hf_variants.convert.kept_files import CARD, keep_card, keep_files, refuse_changed_files
+from hf_variants.convert.model_conversion import from_native, is_tied, to_native
 from hf_variants.convert.new_folder import check_free, new_folder
 from hf_variants.convert.proof import TOLERANCE, ProofError
 from hf_variants.convert.registry import find_family
 from hf_variants.convert.tokenizer_class import name_tokenizer_class, said_of_tokenizer
-from hf_variants.convert.vision_conversion import OURS, is_vision_type, vision_family
+from hf_variants.convert.vision_conversion import (
+    OURS,
+    is_vision_type,
+    vision_config_from_native,
+    vision_config_to_native,
+    vision_family,
+)
 
 _VERSIONS = ("hf-variants", "transformers", "torch", "safetensors")
 
@@ -83,9 +90,10 @@ def verify_vision_checkpoint(dst, src=None):
     Raises:
         ValueError: where the source is unknown, gone or of the same kind; `ProofError` where the two differ.
     """
+    recorded = read_report(dst) if src is None or (Path(dst) / REPORT).is_file() else {}
     if src is None:
-        given = read_report(dst)["source"]
-        if given.get("kind") != "folder":
+        given = recorded["source"]
+        if given.get("kind") != "folder" or not given.get("path"):
             raise ValueError(f"the report of {str(dst)!r} names no source that can be read again; give the source")
         src = (Path(dst).absolute() / given["path"]).resolve()
     if not is_vision_source(src):
@@ -94,8 +102,40 @@ def verify_vision_checkpoint(dst, src=None):
     source, folder = _loaded(src, target.dtype)
     if (source.config.model_type == OURS) == (target.config.model_type == OURS):
         raise ValueError(f"{src!s} and {str(dst)!r} are of one kind ({target.config.model_type}); give the source")
+    _refuse_other_config(source, target)
+    if folder is not None:
+        refuse_changed_files(folder, dst, recorded)
     pair = (target, source) if source.config.model_type == OURS else (source, target)
     return _report(source, target, prove_vision(*pair), folder, dst)
+
+
+def _refuse_other_config(source, target):
+    """Raise ProofError where the config of `target` is not what converting `source` gives; few of its keys show in a run."""
+    if target.config.model_type == OURS:
+        meant = vision_config_from_native(source.config)
+    else:
+        meant = vision_config_to_native(source.config, target.config.model_type)
+    meant.tie_word_embeddings = is_tied(source)
+    # as its file would hold it
+    meant = type(meant).from_dict(json.loads(json.dumps(meant.to_dict(), default=str)))
+    meant, found = _flat(meant.to_dict()), _flat(target.config.to_dict())
+    different = [
+        f"{key} is {found.get(key)!r} instead of {meant.get(key)!r}"
+        for key in sorted(meant.keys() | found.keys())
+        if meant.get(key) != found.get(key)
+    ]
+    if different:
+        raise ProofError(f"the config differs from what converting the source gives: {'; '.join(different)}")
+
+
+def _flat(keys, prefix=""):
+    """{dotted name: value} of a config and its parts, without what names the checkpoint."""
+    flat = {}
+    for key, value in keys.items():
+        if key in BOOKKEEPING or key in ("auto_map", "architectures"):
+            continue
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def prove_vision(native, ours):
@@ -103,8 +143,8 @@ def prove_vision(native, ours):
     back, forth = to_native(ours, native.config.model_type), from_native(native)
     _same_bits(native.state_dict(), back.state_dict(), "the weights on the way back")
     _same_bits(ours.state_dict(), forth.state_dict(), "the weights")
-    del forth
-    pair = [copy.deepcopy(model).float().eval() for model in (back, ours)]
+    del back, forth
+    pair = [copy.deepcopy(model).float().eval() for model in (native, ours)]
     inputs = [_rows(ours.config, native) for native in (True, False)]
     with torch.no_grad():
         found = [model(**given, output_hidden_states=True) for model, given in zip(pair, inputs, strict=True)]
