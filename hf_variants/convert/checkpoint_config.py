@@ -67,6 +67,16 @@ def load_config(source, **where):
         raise ValueError(f"the config of {str(source)!r} cannot be read: {one_line(error)}") from error
 
 
+def known_dtype(given):
+    """The torch dtype that an argument means, None for None. Raises ValueError for what weights are not stored in."""
+    import torch
+
+    found = given if isinstance(given, torch.dtype) else getattr(torch, str(given).removeprefix("torch."), None)
+    if given is not None and (not isinstance(found, torch.dtype) or not found.is_floating_point or found.itemsize < 2):
+        raise ValueError(f"dtype={given!r} is unknown; choose from float32, bfloat16, float16, float64")
+    return None if given is None else found
+
+
 def refuse_quantized(config, what):
     """Raise ValueError for a config whose weights are quantized."""
     found = getattr(config, "quantization_config", None)

@@ -12,9 +12,8 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from hf_variants.convert.beside import beside
+from hf_variants.convert.checkpoint_config import known_dtype
 from hf_variants.convert.config_conversion import as_plain_dict, config_from_native, config_to_native, set_tied
 from hf_variants.convert.conversion_report import make_report, read_report, write_card_section, write_report
 from hf_variants.convert.gguf_files import refuse_bare_file
@@ -87,7 +86,7 @@ def convert_checkpoint(
     """
     if not is_path(src):
         refuse_no_model(src)
-    dtype = _dtype(dtype)
+    dtype = known_dtype(dtype)
     if to not in (None, *KINDS):
         raise ValueError(f"to={to!r} is unknown; choose from {list(KINDS)}")
     if family is not None and to == "variants":
@@ -268,16 +267,20 @@ def _keep_generation(source, target, folder):
     """Write what the source's config.json says of generation (BART's beams), which no config object keeps."""
     from transformers import GenerationConfig
 
-    file, derived = Path(folder) / "generation_config.json", getattr(target.skeleton(), "generation_config", None)
-    if source.folder is None or file.exists() or derived is None:
+    file = Path(folder) / "generation_config.json"
+    if source.folder is None or file.exists() or not target.skeleton().can_generate():
         return
+    derived = GenerationConfig.from_model_config(_config_to_save(target).to_dict())
     said = GenerationConfig.from_pretrained(source.folder, config_file_name="config.json", _from_model_config=True)
     if _flags(said) != _flags(derived):
         said.to_json_file(file)
 
 
 def _flags(generation_config):
-    return {key: value for key, value in generation_config.to_diff_dict().items() if key != "transformers_version"}
+    """What a generation config sets."""
+    flags = generation_config.to_diff_dict()
+    names = flags.keys() - {"transformers_version", "_from_model_config"}
+    return {name: flags[name] for name in names if flags[name] is not None and flags[name] is not False}
 
 
 def _write_card(target, folder, name):
@@ -410,22 +413,13 @@ def _recorded_source(dst, given):
 
 
 # ---- arguments ----
-def _dtype(given):
-    if given is None or isinstance(given, torch.dtype):
-        return given
-    found = getattr(torch, str(given).removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point or found.itemsize < 2:
-        raise ValueError(f"dtype={given!r} is unknown; choose from float32, bfloat16, float16, float64")
-    return found
-
-
 def _bytes_of(size):
     if size is None:
         return None
     from huggingface_hub.serialization._base import parse_size_to_int
 
     try:
-        found = size if isinstance(size, int) else parse_size_to_int(str(size))
+        found = size if isinstance(size, int) and not isinstance(size, bool) else parse_size_to_int(str(size))
     except ValueError as error:
         raise ValueError(f"max_shard_size={size!r} is no size; write bytes, or text such as '2GB'") from error
     if found <= 0:

@@ -9,6 +9,7 @@ import os
 
 import torch
 
+from hf_variants.convert.checkpoint_config import known_dtype
 from hf_variants.convert.config_conversion import config_from_native, config_to_native, set_tied
 from hf_variants.convert.heads import (
     OURS,
@@ -55,6 +56,7 @@ def from_native(model_or_path, *, head=None, dtype=None, gguf_file=None, attn_im
         ValueError: unknown family (naming the nearest), a native setting that ours cannot mean (with the reason),
             missing or left-over tensors (by name), quantized weights, a head that the family does not have.
     """
+    dtype = known_dtype(None if dtype == "auto" else dtype)
     if isinstance(model_or_path, (str, os.PathLike)):
         native, loaded = load_native(model_or_path, dtype=dtype, gguf_file=gguf_file, head=head, **load_kwargs), True
     else:

@@ -1,6 +1,7 @@
 """Loading a native checkpoint so that nothing is silently random: transformers only warns about missing tensors."""
 
 import copy
+import re
 from pathlib import Path
 
 import torch
@@ -57,6 +58,11 @@ def load_native(path, dtype=None, gguf_file=None, head=None, **load_kwargs):
     except Exception as error:
         refuse_damaged(path, error)
         _refuse_unbuildable(config, native_class(config, head), path)
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if isinstance(error, TypeError) and unknown and unknown[1] in load_kwargs:
+            raise ValueError(
+                f"{unknown[1]!r} is neither an argument of from_pretrained nor a key of {type(config).__name__}"
+            ) from error
         if isinstance(error, OSError):
             raise ValueError(f"no weights as safetensors could be loaded from {str(path)!r}: {one_line(error)}") from error
         raise

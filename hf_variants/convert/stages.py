@@ -167,8 +167,16 @@ class Cast(LazyTensors):
         self.meta = {name: self._cast(name, tensor) for name, tensor in below.meta.items()}
 
     def __getitem__(self, name):
-        tensor = self.below[name]
-        return tensor if tensor.dtype == self.meta[name].dtype else self._cast(name, tensor)
+        before = self.below[name]
+        if before.dtype == self.meta[name].dtype:
+            return before
+        after = self._cast(name, before)
+        if after.dtype == torch.float16 and after.isinf().any() and not before.isinf().any():
+            raise ValueError(
+                f"{name} holds values up to {before.abs().max().item():.3g}, which float16 cannot hold (65504 at most); ask "
+                "for dtype='bfloat16' or 'float32'"
+            )
+        return after
 
     def lies(self, name):
         return self.meta[name].dtype == self.below.meta[name].dtype and self.below.lies(name)

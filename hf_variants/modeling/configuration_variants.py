@@ -271,6 +271,8 @@ class VariantsConfig(FamilyConfig):
             check_per_layer(self, name)
         for name in ("hidden_act", "lm_head_act", "classifier_act"):
             check_activation(name, getattr(self, name))
+        # from_pretrained(folder, rope_parameters=...) sets the key of a config that is there already
+        standard_rope_parameters(self)
         check_rope_parameters(self)
         check_rules(self)
 

@@ -197,3 +197,39 @@ def test_a_tied_table_stored_under_the_name_of_the_head(source, tmp_path):
     ids = token_ids(1, 8)
     assert (native(input_ids=ids).logits - ours(input_ids=ids).logits).abs().max().item() <= 1e-5
     assert verify_checkpoint(tmp_path / "out")["proof"]["weights"]
+
+
+@pytest.mark.slow
+def test_what_a_narrower_dtype_would_make_infinite(source, tmp_path):
+    """In a row of the embedding that no token of the proof reads."""
+
+    def grow(state):
+        state["model.embed_tokens.weight"][:, 3] = 1e6
+
+    _edit_weights(source, grow)
+    for folder in (source, native_model("llama", "plain", num_hidden_layers=1)):
+        model = folder
+        if folder is not source:
+            model.model.embed_tokens.weight.data[0, 3] = 1e6
+        with pytest.raises(
+            ValueError, match=r"model\.embed_tokens\.weight holds values up to 1e\+06, which float16 cannot hold"
+        ):
+            convert_checkpoint(model, tmp_path / "out", dtype="float16")
+    assert [path.name for path in tmp_path.iterdir()] == ["native"]
+    assert convert_checkpoint(source, tmp_path / "out", dtype="bfloat16")["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "match"),
+    [
+        ({"dtype": "float99"}, "dtype='float99' is unknown; choose from float32"),
+        ({"dtype": torch.float8_e4m3fn}, "dtype=torch.float8_e4m3fn is unknown; choose from float32"),
+        ({"unheard_of": 1}, "'unheard_of' is neither an argument of from_pretrained nor a key of LlamaConfig"),
+    ],
+)
+def test_arguments_of_from_native(keywords, match, source):
+    with pytest.raises(ValueError, match=match):
+        from_native(source, **keywords)
+    if "dtype" in keywords:
+        with pytest.raises(ValueError, match=match):
+            from_native(native_model("llama", "plain", num_hidden_layers=1), **keywords)
