@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,7 @@ def _hold(side, tensors, where, may_round):
     """`side` with the weights that its class makes of tensors by the names of files."""
     model, config = side.skeleton(), side.config
     steps, homeless = load_steps(tensors.meta, model)
-    left = harmless_names(homeless, depth_of(config))
+    left = harmless_names(homeless, depth_of(config)) | _dropped_by_the_class(homeless, model)
     if not side.is_ours:
         found = find_family(config.model_type)
         left |= {name for name in homeless if found.is_of_a_head(name)}
@@ -262,6 +263,12 @@ def _main_dtype(dtype, config, tensors):
     return _widest(floats[1:], floats[0]) if floats else torch.float32
 
 
+def _dropped_by_the_class(names, model):
+    """Those of `names` that the class says old files hold for nothing (T5's second table of relative positions)."""
+    patterns = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    return {name for name in names if any(re.search(pattern, name) for pattern in patterns)}
+
+
 def _refuse_codes(folder, steps, tensors, model):
     """Raise ValueError for weights stored as integers or in 8 bits, of which the config says nothing."""
     floats = {name for name, tensor in tensors_of(model).items() if tensor.is_floating_point()}
@@ -346,7 +353,10 @@ def _without_aliases(stage, side, model, folder):
         tied = tied_names(model, side.config)
     side.own_head = bool(side.config.tie_word_embeddings) and head is not None and head not in tied
     for name, source in tied.items():
-        if name in stage and (source not in stage or not same_bits(stage[name], stage[source])):
+        if name in stage and source not in stage:
+            # writers that drop the second name of shared memory keep whichever comes first
+            stage = Renamed(stage, {source: name})
+        elif name in stage and not same_bits(stage[name], stage[source]):
             raise ValueError(
                 f"{name} and {source} are one tensor by the config of {folder}, but its files hold different values: set "
                 "tie_word_embeddings (and what says that tables are shared) to false, or remove one of them"

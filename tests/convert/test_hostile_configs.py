@@ -8,7 +8,7 @@ import pytest
 import torch
 from native_cases import native_model, token_ids
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, T5Config, T5ForConditionalGeneration
 
 from hf_variants.convert import convert_checkpoint, from_native, verify_checkpoint
 
@@ -233,3 +233,21 @@ def test_arguments_of_from_native(keywords, match, source):
     if "dtype" in keywords:
         with pytest.raises(ValueError, match=match):
             from_native(native_model("llama", "plain", num_hidden_layers=1), **keywords)
+
+
+@pytest.mark.slow
+def test_old_files_of_t5(tmp_path):
+    """They hold a table that nothing reads, and one of the three names of the token table."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2}
+    native = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+    native.save_pretrained(tmp_path / "native")
+    unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+    def age(state):
+        state.update({unread: torch.ones(32, 2), "encoder.embed_tokens.weight": state.pop("shared.weight")})
+
+    _edit_weights(tmp_path / "native", age)
+    assert convert_checkpoint(tmp_path / "native", tmp_path / "out")["left"] == [unread]
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert any(torch.equal(tensor, native.shared.weight) for tensor in found.values() if tensor.shape == (64, 16))
