@@ -23,7 +23,8 @@ from .sparsemixer import mix_sparsely
 class VariantsTopKRouter(nn.Module):
     """Chooses `num_experts_per_tok` experts per token and their weights.
 
-    scores = softmax or sigmoid of W x, in fp32; the choice is made on scores + `e_score_correction_bias` (never part of the
+    scores = softmax or sigmoid of W x, in fp32 whatever the dtype of the model, though under autocast W x is a product in
+    autocast's dtype, as in the native classes; the choice is made on scores + `e_score_correction_bias` (never part of the
     weights; Wang et al. 2024, arXiv:2408.15664) among the best `topk_group` of `n_group` groups (DeepSeek-V3, arXiv:2412.19437
     §2.1.2); the weights are the chosen scores, optionally normalised, times `routed_scaling_factor`. Under `sparsemixer` both
     come from the logits, one expert after the other.
@@ -68,7 +69,7 @@ class VariantsTopKRouter(nn.Module):
     def forward(self, hidden_states, token_mask=None):
         """hidden_states [tokens, hidden]; token_mask [tokens], false at pads, which are not counted.
 
-        Returns logits [tokens, experts] in fp32, weights and indices [tokens, top_k].
+        Returns logits [tokens, experts] in fp32 (or autocast's dtype), weights and indices [tokens, top_k].
         """
         bias = None if self.bias is None else self.bias.float()
         logits = nn.functional.linear(hidden_states.float(), self.weight.float(), bias)
