@@ -110,24 +110,21 @@ def toggles_of(config):
     given = {name: getattr(config, name) for name in names}
     # head_dim=2 fits any shape, and is not compared
     plain = VariantsConfig(**{name: given[name] for name in _SHAPE}, head_dim=2)
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in _ELSEWHERE
-        and name not in _SHAPE
-        and (name != "head_dim" and value != getattr(plain, name) or _is_chosen(name, given))
-    }
+    asked = [name for name in names if name not in _ELSEWHERE and name not in _SHAPE]
+    other = {name for name in asked if name != "head_dim" and given[name] != getattr(plain, name)}
+    unsure = [name for name in asked if name not in other and given[name] != _DEFAULTS[name]]
+    # one config answers for all that follow from others, nearly always
+    chosen = set() if _follow(unsure, given) else {name for name in unsure if not _follow([name], given)}
+    return {name: given[name] for name in asked if name in other or name in chosen}
 
 
-def _is_chosen(name, given):
-    """Whether the config without this key would be refused or another one: it says no where a yes follows from others."""
-    if given[name] == _DEFAULTS[name]:
-        return False
+def _follow(names, given):
+    """Whether the config without these keys is the same: a yes may follow from others, or be refused where it is not said."""
     try:
-        rest = VariantsConfig(**{key: value for key, value in given.items() if key != name})
+        rest = VariantsConfig(**{key: value for key, value in given.items() if key not in names})
     except ValueError:
-        return True
-    return getattr(rest, name) != given[name]
+        return False
+    return all(getattr(rest, name) == given[name] for name in names)
 
 
 def repo_of_origin(config):
