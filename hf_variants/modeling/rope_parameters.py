@@ -79,7 +79,8 @@ def _standard(config, given, rope_theta):
     original = rope.get("original_max_position_embeddings")
     if rope["rope_type"] in ("yarn", "longrope") and rope.get("factor") is None and isinstance(original, int) and original > 0:
         rope["factor"] = config.max_position_embeddings / original
-    if rope["rope_type"] in _LENGTH_RULES and original is None:
+    # not beside a factor that is missing, which would follow from it where this form is read again
+    if rope["rope_type"] in _LENGTH_RULES and original is None and rope.get("factor") is not None:
         rope["original_max_position_embeddings"] = config.max_position_embeddings
     if config.partial_rotary_factor != 1.0:
         rope.setdefault("partial_rotary_factor", config.partial_rotary_factor)

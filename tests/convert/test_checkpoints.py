@@ -150,9 +150,8 @@ def test_recomputed_tables_and_unbuilt_layers_are_harmless(tmp_path):
 
 
 # ---- what is not a native causal language model ----
-@pytest.mark.parametrize(("kind", "near"), [("gemma3_txt", "gemma3_text"), ("mistral4", "mistral"), ("Llama", "llama")])
+@pytest.mark.parametrize(("kind", "near"), [("gemma3_txt", "gemma3_text"), ("mistral5", "mistral"), ("Llama", "llama")])
 def test_unknown_model_type_names_the_nearest(tmp_path, kind, near):
-    """Whether transformers knows the type or not."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(ValueError, match=rf"'{kind}' cannot be converted.*nearest known:.*\b{near}\b"):
         from_native(tmp_path)
