@@ -139,6 +139,7 @@ def test_the_walk_leaves_out_what_no_gradient_reaches():
     assert "backward, image layer 0" in names(ALL) and "images" not in names(ALL)
 
 
+@pytest.mark.slow
 def test_more_images_take_more_and_checkpointing_less():
     config = vlm().config
     more, one = (counted(config, 2, images, 60, ALL) for images in (3, 1))
@@ -190,6 +191,7 @@ def test_images_need_a_model_that_reads_them(options):
         plan_memory(VariantsConfig(num_hidden_layers=1, hidden_size=16, num_attention_heads=2), length=8, **options)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     config = vlm().config
     (tmp_path / "vlm.json").write_text(json.dumps(config.to_dict()))

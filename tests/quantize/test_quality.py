@@ -109,6 +109,7 @@ def test_bitsandbytes_while_loading_and_from_a_folder(tmp_path, scheme):
     assert low < facts["overall"]["error"] < high and len(facts["linears"]) == 14 and not facts["left_dense"]
 
 
+@pytest.mark.slow
 def test_a_native_source(tmp_path):
     shape = {"vocab_size": 61, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(0)

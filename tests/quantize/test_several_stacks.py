@@ -181,6 +181,7 @@ def test_a_checkpoint_is_written_loads_whole_and_saves_again(name, written, tmp_
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder_decoder", pytest.param("gated_all", marks=pytest.mark.slow)])
 def test_eight_bits_tell_their_own_numbers(name, tmp_path):
     model = MODELS[name]()
