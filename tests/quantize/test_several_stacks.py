@@ -41,8 +41,9 @@ def pairs(rows=8, source=14, target=10, seed=5):
 
 
 def images(model):
-    """Batches of rows with and without images, padded."""
-    return [batch(model, (1, 2, IMAGE, 3, 4), (6, 7, 8, 9)), batch(model, (IMAGE, 10, 11, 12), (5, IMAGE, 6), side="right")]
+    """Batches of rows with and without images, padded: enough to calibrate on where an image is one token, too."""
+    few = [batch(model, (1, 2, IMAGE, 3, 4), (6, 7, 8, 9)), batch(model, (IMAGE, 10, 11, 12), (5, IMAGE, 6), side="right")]
+    return [*few, batch(model, (13, IMAGE, 14, 15), tuple(range(16, 32)))]
 
 
 def data_of(model):
