@@ -109,6 +109,7 @@ def test_nothing_is_started_when_only_collecting(tmp_path):
     assert all(row["mean_loss"] is None for row in results["rows"])
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_a_result(tmp_path):
     variants = {"wild": {"trainer.learning_rate": 1e30, "trainer.max_grad_norm": 1e30, "trainer.warmup_steps": 0}}
     results = made(tmp_path, variants=variants, seeds=[0])

@@ -148,6 +148,7 @@ def test_more_images_take_more_and_checkpointing_less():
     assert lean["parts"]["activations"] < plain["parts"]["activations"] / 2
 
 
+@pytest.mark.slow
 def test_devices_divide_the_text_alone_under_tensor_parallelism():
     config = vlm(text_keys={"num_key_value_heads": 2}.items()).config
     held = lambda **options: plan_memory(config, length=40, dtype="float32", **options)["held"]["weights"]  # noqa: E731

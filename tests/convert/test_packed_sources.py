@@ -14,6 +14,7 @@ from hf_variants.quantize import quantize_checkpoint
 _WIDTHS = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"), [("llama", "tied_biased"), pytest.param("mixtral", "plain", marks=pytest.mark.slow)]
 )

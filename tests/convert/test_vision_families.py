@@ -373,6 +373,7 @@ def test_what_no_toggle_means_is_refused(name):
         from_native(make())
 
 
+@pytest.mark.slow
 def test_families_that_do_not_fit_say_why():
     from transformers import MllamaConfig
 

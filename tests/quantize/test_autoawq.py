@@ -70,6 +70,7 @@ def quantize(made, target, work, **options):
     return quantize_checkpoint(made / "full", target, producer="autoawq", producer_python=python, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["variants", slow("native")])
 def test_what_it_wrote_is_brought_in_measured_and_checked(to, made, tmp_path):
     seen = []

@@ -98,6 +98,7 @@ def test_lora_trains_and_merges(tmp_path):
     assert getattr(merged.config, "quantization_config", None) is None
 
 
+@pytest.mark.slow
 def test_a_native_folder_out_and_in(tmp_path):
     config = LlamaConfig(vocab_size=61, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
     native, ids = LlamaForCausalLM(config).eval(), draw_ids(2, 16)

@@ -47,6 +47,7 @@ def test_an_encoder_is_quantized_loads_by_every_auto_class_and_saves_again(name,
     assert torch.equal(stack(input_ids=ids).last_hidden_state, loaded.model(input_ids=ids).last_hidden_state)
 
 
+@pytest.mark.slow
 def test_a_native_encoder_is_brought_in(tmp_path):
     sizes = {"vocab_size": 61, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
     BertForMaskedLM(BertConfig(**sizes, max_position_embeddings=64)).save_pretrained(tmp_path / "bert")

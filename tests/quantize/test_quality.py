@@ -70,6 +70,7 @@ def test_weighted_errors_are_those_of_real_outputs(tmp_path, name):
     assert facts["overall"]["weighted_error"] < facts["overall"]["error"] ** 2 * 2
 
 
+@pytest.mark.slow
 def test_rounding_is_the_distance_of_the_weights(tmp_path):
     full, small = written(tmp_path, method="rtn", leave_unquantized=["model.layers.1.mlp.*"])
     facts = quantization_quality(full, small)

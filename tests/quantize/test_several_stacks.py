@@ -220,6 +220,7 @@ def loss_of(model, batches):
     return total / count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder_decoder", "projection", pytest.param("gated_all", marks=pytest.mark.slow)])
 def test_perplexities_walk_beside_and_equal_those_of_whole_models(name, written):
     model, folder, report = written(name)
@@ -357,6 +358,7 @@ def test_lora_trains_on_it_and_merges(name, written):
 
 
 # ---- the command ----
+@pytest.mark.slow
 def test_the_command_calibrates_an_encoder_decoder_on_pairs(tmp_path):
     words = ["one two three", "two three four", "three four five", "four five six"]
     records = [{"source": f"{a} {b}", "target": b} for a in words for b in words]

@@ -75,6 +75,7 @@ def test_an_adapter_is_trained_on_the_converted_base_and_merged(folder, tmp_path
     assert run(folder, out, lines, method="lora", adapter=adapter) == result and "already finished" in lines[-1]
 
 
+@pytest.mark.slow
 def test_all_weights_are_trained_on_the_converted_base(folder, tmp_path):
     result = run(folder, tmp_path / "out")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")

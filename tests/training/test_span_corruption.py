@@ -182,6 +182,7 @@ def log_of(folder):
     return json.loads((folder / "training_log.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_bitwise_and_hides_other_spans_at_every_epoch(text, native, tmp_path):
     steps = {"per_device_train_batch_size": 32, "eval_steps": 5, "save_steps": 5, "lr_scheduler_type": "constant"}
     whole = recipe(text, tmp_path / "whole", native, trainer={**steps, "max_steps": 8})
