@@ -72,8 +72,8 @@ def tally_attention(model, inputs, sink_tokens=1, keep_maps=False, behind_images
     """
     inputs = _checked(model, inputs)
     views = _VIEWS[model.config.model_type](model.config, inputs)
-    if not 1 <= sink_tokens < min(_longest(view) for kind, view in views.items() if kind != "images"):
-        shortest = min(_longest(view) for kind, view in views.items() if kind != "images")
+    shortest = min(_longest(view) for kind, view in views.items() if kind != "images")
+    if not 1 <= sink_tokens < shortest:
         raise ValueError(f"sink_tokens={sink_tokens} must lie in [1, {shortest - 1}], fewer than the row has tokens")
     found = {kind: {} for kind in views}
 

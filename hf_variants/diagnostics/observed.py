@@ -7,6 +7,7 @@ What a query-key norm does is seen by running a layer's attention a second time 
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 
@@ -30,7 +31,7 @@ class SeenAttention:
         weights: [B, heads, Q, K], fp32.
         keys, values: [B, kv heads, K, D].
         across: whether the keys are of another stack, or of images.
-        unnormed: scores of the same states without the query-key norm, or None where there is none.
+        unnormed: scores of the same states without the query-key norm, or None where there is none or keys go to a cache.
     """
 
     layer: int
@@ -58,7 +59,8 @@ def observe_attention(model, see, beside=()):
             f"model_type={getattr(model.config, 'model_type', None)!r} is not of this family; convert it first "
             "(hf_variants.convert.from_native)"
         )
-    own = {id(module) for part in (model, *beside) for module in part.modules()}
+    modules = [module for part in (model, *beside) for module in part.modules()]
+    own = set(map(id, modules))
     inner = ATTENTION_FUNCTIONS["eager"]
     without_norm = _WithoutNorm()
 
@@ -73,8 +75,11 @@ def observe_attention(model, see, beside=()):
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     ATTENTION_FUNCTIONS["eager"] = watched
-    normed = [module for part in (model, *beside) for module in part.modules() if _has_norm(module)]
-    hooks = [module.register_forward_pre_hook(without_norm, with_kwargs=True) for module in normed]
+    hooks = [
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+        for hook, which in ((_refuse_absorbed, _is_latent), (without_norm, _has_norm))
+        for module in filter(which, modules)
+    ]
     try:
         yield
     finally:
@@ -91,9 +96,10 @@ class _WithoutNorm:
         self.running, self.scores = False, None
 
     def __call__(self, module, args, kwargs):
+        if _given(module, args, kwargs).get("past_key_values") is not None:
+            return  # a cache would keep these keys too
         norms = {name: module._modules[name] for name in ("q_norm", "k_norm")}
-        latent = isinstance(module, VariantsLatentAttention)
-        module.q_norm, module.k_norm, self.running = Identity(), NoKeyNorm() if latent else Identity(), True
+        module.q_norm, module.k_norm, self.running = Identity(), NoKeyNorm() if _is_latent(module) else Identity(), True
         try:
             # past the hooks, this one among them
             module.forward(*args, **kwargs)
@@ -103,6 +109,24 @@ class _WithoutNorm:
     def take(self):
         scores, self.scores = self.scores, None
         return scores
+
+
+def _refuse_absorbed(module, args, kwargs):
+    given = _given(module, args, kwargs)
+    if given.get("past_key_values") is not None and module._absorbs(True, given["hidden_states"].shape[1]):
+        raise ValueError(
+            "past_key_values is given, and latent attention reads a cache without the keys that could be seen; run the whole "
+            "row with use_cache=False"
+        )
+
+
+def _given(module, args, kwargs):
+    """{name: argument} of a call of an attention."""
+    return signature(module.forward).bind(*args, **kwargs).arguments
+
+
+def _is_latent(module):
+    return isinstance(module, VariantsLatentAttention)
 
 
 def _has_norm(module):

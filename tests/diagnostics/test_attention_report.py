@@ -65,6 +65,8 @@ def test_numbers_agree_with_the_weights_that_the_model_returns(name):
         by_hand = torch.special.entr(share).sum(-1)[:, first:].mean()
         assert row["entropy"] == pytest.approx(float(by_hand), abs=1e-6)
         assert 0 <= row["entropy_share"] <= 1 + 1e-9 and row["entropy"] <= row["bound"] + 1e-9
+        apart = (torch.arange(16)[:, None] - torch.arange(16)).abs()
+        assert row["distance"] == pytest.approx(float((weights * apart).sum(-1)[:, first:].mean()), abs=1e-5)
 
 
 def test_even_attention_reaches_its_bound_in_every_window():
@@ -109,6 +111,34 @@ def test_logits_without_a_norm_are_those_of_the_model_without_it(name):
     for one, other in zip(found[:4], expected[:4], strict=True):
         assert one["max_unnormed_logit"] == pytest.approx(other["max_logit"], rel=1e-5) != one["max_logit"]
     assert all(row["max_unnormed_logit"] == row["max_logit"] for row in expected)
+
+
+@pytest.mark.parametrize("name", ["head", "channels, after RoPE"])
+def test_watching_leaves_a_cache_as_it_is(name):
+    model, seen = build(**NORMED[name]), []
+
+    def decode():
+        cache = model(IDS[:, :9]).past_key_values
+        return model(IDS[:, 9:], past_key_values=cache).last_hidden_state
+
+    with torch.no_grad():
+        expected = decode()
+        with observe_attention(model, seen.append):
+            found = decode()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert [attention.weights.shape[-1] for attention in seen] == [9, 9, 16, 16]
+    assert all(attention.unnormed is None for attention in seen)
+
+
+@pytest.mark.parametrize("name", ["mla", "latent"])
+def test_absorbed_attention_is_refused_rather_than_not_seen(name):
+    model = build(**{**TOGGLES, **NORMED}[name])
+    with (
+        observe_attention(model, lambda seen: None),
+        pytest.raises(ValueError, match="run the whole row with use_cache=False"),
+    ):
+        model(IDS)
+    assert model(IDS).last_hidden_state.shape == (2, 16, 32)
 
 
 def test_a_learned_sink_takes_what_keys_do_not():
@@ -160,6 +190,30 @@ def test_a_foreign_model_is_refused():
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=61))
     with pytest.raises(ValueError, match="model_type='gpt2' is not of this family"):
         attention_report(model, IDS)
+
+
+def test_table_and_figure_show_the_numbers_of_the_report(monkeypatch):
+    from matplotlib.figure import Figure
+
+    from hf_variants.cli.attention import _table
+    from hf_variants.diagnostics import plots
+
+    report = attention_report(build(qk_norm="head", attn_logit_softcapping=2.0), IDS)
+    own = {layer: [row for row in report.heads if row["layer"] == layer] for layer in (0, 1)}
+    cells = {column.header: list(column.cells) for column in _table(report).columns}
+    for layer, rows in own.items():
+        for name in ("entropy", "bound", "sink_mass", "distance"):
+            assert cells[name.replace("_", " ")][layer] == f"{sum(row[name] for row in rows) / 4:.3f}"
+        top, capped, before = (max(row[f"max_{what}logit"] for row in rows) for what in ("", "capped_", "unnormed_"))
+        assert cells["max logit"][layer] == f"{top:.1f} (capped {capped:.1f}, without norm {before:.1f})"
+        assert cells["most alike heads"][layer] == f"{max(row['redundancy'] for row in rows):.3f}"
+    assert "learned sink mass" not in cells and "image mass" not in cells
+    axes = Figure().subplots(1, 4)
+    monkeypatch.setattr(plots, "save_plot", lambda draw, path, **layout: draw(list(axes)))
+    plots.plot_heads(report, "heads.png")
+    for axis, name in zip(axes, ("entropy_share", "sink_mass", "redundancy", "max_logit"), strict=True):
+        assert axis.get_title() == plots.QUANTITIES[name]
+        assert axis.images[0].get_array().tolist() == [[row[name] for row in rows] for rows in own.values()]
 
 
 def test_command_line(tmp_path, capsys):
