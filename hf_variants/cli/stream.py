@@ -25,7 +25,7 @@ def stream(
 ):
     """Perplexity over one long text in a cache of the first and latest tokens, and of the latest alone."""
     check_plot(plot)
-    if output:
+    if output is not None:
         from ..report.output_file import check_output_path
 
         check_output_path("output", output, (".json",))
@@ -62,7 +62,7 @@ def stream(
             results.append(stream_perplexity(loaded, ids, count, capacity - count, tokens_per_call, tick))
     edges = stream_edges(tokens, capacity)
     numbers = {"model": model, "text": text, "streams": [result.to_dict(edges) for result in results]}
-    if output:
+    if output is not None:
         write_json(output, numbers)
     if plot:
         from ..report.streaming_plot import plot_streams

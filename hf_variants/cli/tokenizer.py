@@ -71,13 +71,13 @@ def sweep(
     check_plot(plot)
     numbers = _sizes(sizes)
     from ..convert.config_source import read_config
+    from ..jobs.texts import documents
     from ..tokens import sweep_vocabulary
-    from ..training.documents import read_documents, split_documents
-    from ..training.specs import DataSpec
+    from ..training.documents import split_documents
 
     model = read_config(config)
-    documents = [document for file in files for document in read_documents(DataSpec(source=file))]
-    train, measured = split_documents(documents, held_out, seed=0)
+    texts = [text for file in files for text in documents(file, "FILES")]
+    train, measured = split_documents(texts, held_out, seed=0)
     from rich.progress import Progress
 
     with Progress(console=console, transient=True, disable=as_json) as progress:

@@ -24,11 +24,10 @@ def measure_quality(source, quantized, calibration=None, window=None, max_tokens
     max_tokens = max(8192, window) if max_tokens is None else max_tokens
     if window < 1 or max_tokens < window:
         raise ValueError(f"max_tokens={max_tokens} must hold a row of window={window} tokens, at least 1; give more or less")
-    from ..training.documents import read_documents
-    from ..training.specs import DataSpec
     from ..training.tokenizer import load_tokenizer
     from .quantization import calibration_ids
+    from .texts import documents
 
-    texts = list(read_documents(DataSpec(source=calibration)))
+    texts = documents(calibration, "--calibration")
     ids = calibration_ids(texts, load_tokenizer(source), max_tokens // window, window)
     return quantization_quality(source, quantized, ids, length=window, progress=progress)

@@ -38,5 +38,6 @@ def documents(path, option):
             return found
         return list(read_documents(DataSpec(source=path)))
     except ValueError as error:
-        text = str(error).replace(f"data.source={path!r}", f"{option} {path!r}")
-        raise ValueError(text.replace("data.source", option).replace("data.", "")) from None
+        # the keys of a recipe, and nothing of a path that looks like one
+        text = re.sub(r"\bdata\.source(?:=|(?= ))", lambda key: f"{option}{' ' * key[0].endswith('=')}", str(error))
+        raise ValueError(re.sub(r"\bdata\.(?=\w+=)", "", text)) from None

@@ -1,9 +1,11 @@
 """Whether a file or folder that a command is asked to write can be written, said before anything is computed for it.
 
-Notable here: permissions, read-only and full file systems are found out by making a file beside the one that is asked for.
+Notable here: permissions, read-only and full file systems are found out by writing a byte to a file without a name in the
+folder that is asked for; no process sees the probe of another one.
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -25,7 +27,7 @@ def check_output_path(name, path, suffixes):
         raise ValueError(f"{where}: the directory {str(path.parent)!r} does not exist")
     if path.is_dir():
         raise ValueError(f"{where} is a directory; name a file")
-    _probe(path, where)
+    _probe(path.parent, where)
     return path
 
 
@@ -36,15 +38,14 @@ def check_output_folder(name, path):
     nearest = next((part for part in (path, *path.parents) if part.exists()), Path())
     if not nearest.is_dir():
         raise ValueError(f"{where}: {str(nearest)!r} is a file, and no folder can be made of it; choose another place")
-    _probe(nearest / (path.name or "output"), where)
+    _probe(nearest, where)
 
 
-def _probe(path, where):
-    """Make a file beside `path` and remove it."""
-    partial = partial_path(path)
+def _probe(folder, where):
+    """Write a byte in `folder`, of which nothing stays."""
     try:
-        partial.touch(exist_ok=False)
-        partial.unlink()
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
     except OSError as error:
         raise ValueError(f"{where} cannot be written: {error.strerror}; choose another place") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..ablation.run import shared_tokenizer
 from ..ablation.running import make_run, outcome_of, refuse_changed
+from ..report.output_file import partial_path
 from ..training.documents import read_corpus
 from ..training.pretraining import announce_corrupt
 from ..training.processes import gathered, is_writer, print_once, together
@@ -96,7 +97,7 @@ def make_all(runs, announce):
 def write_runs(rows, path):
     """Write runs.csv, whole or not at all; returns the path."""
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = partial_path(path)
     with partial.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
