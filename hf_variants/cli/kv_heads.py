@@ -21,8 +21,8 @@ def kv_heads(
     order: Annotated[str, typer.Option(help="Which are merged: kept (neighbours) or similar.")] = "kept",
     text: Annotated[str | None, typer.Option(help="Text file on which perplexity before and after is measured.")] = None,
     calibration: Annotated[str | None, typer.Option(help="Text file by whose activations errors are weighed.")] = None,
-    window: Annotated[int, typer.Option(help="Tokens per row of either text.")] = 512,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of either text.")] = 8192,
+    window: Annotated[int | None, typer.Option(help="Tokens per row of either text.", show_default="512")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens of either text.", show_default="8192")] = None,
     plot: Plot = None,
     as_json: Json = False,
 ):

@@ -35,7 +35,7 @@ def measure_attention(
         rows, length: rows of text and tokens of each (of an encoder-decoder's on either side at most); None: 4 and 256.
         sink_tokens: as in `attention_reports`.
         maps: index of a layer of which maps are wanted: all are kept then. None keeps none.
-        tell: is given lines about what was cut.
+        tell: is given lines about what was cut, and of fewer rows than were asked for.
 
     Raises:
         ValueError: for what does not fit the model, and for files that cannot be read.
@@ -47,13 +47,17 @@ def measure_attention(
     refuse_quantized_config(config)
     refuse_unknown_type(config)
     _refuse_misfits(source, config, target, images, rows, length)
-    rows, length = rows or ROWS, length or LENGTH
+    asked, rows, length = rows, rows or ROWS, length or LENGTH
     if images:
         inputs = image_inputs(source, _prompt(text), images)
     elif config.is_encoder_decoder:
         tokenizer, records = _pairs(source, text, target, rows)
+        there = len(records)
     else:
         inputs = {"input_ids": _ids(source, text, rows, length)}
+        there = len(inputs["input_ids"])
+    if asked is not None and there < asked:
+        tell(f"--rows {asked}: {text} holds {there}, and all of them are read")
     model = load_full_precision(source).float()
     _check_layer(model.config, maps)
     if config.is_encoder_decoder:

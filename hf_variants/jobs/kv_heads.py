@@ -5,6 +5,7 @@ import json
 from ..training.processes import print_once
 
 REPORT = "kv_heads_report.json"
+WINDOW, MAX_TOKENS = 512, 8192
 
 
 def change_kv_heads(
@@ -15,8 +16,8 @@ def change_kv_heads(
     order="kept",
     texts=None,
     calibration=None,
-    window=512,
-    max_tokens=8192,
+    window=None,
+    max_tokens=None,
     progress=None,
     announce=print_once,
 ):
@@ -28,7 +29,7 @@ def change_kv_heads(
         method, order: see `surgery.kv_heads`.
         texts: documents (list of str) on which perplexity before and after is measured; None measures none.
         calibration: documents by whose activations errors are weighed; None weighs by weights alone.
-        window, max_tokens: tokens per window and in all, of either text.
+        window, max_tokens: tokens per window and in all, of either text; None: 512 and 8,192.
         progress: called with (done, layers).
 
     Raises:
@@ -41,8 +42,11 @@ def change_kv_heads(
     from ..training.tokenizer import load_tokenizer
 
     for name, value in (("window", window), ("max_tokens", max_tokens)):
-        if value < 2:
+        if value is not None and value < 2:
             raise ValueError(f"{name}={value} must be at least 2 (one token to read, one to predict)")
+        if value is not None and texts is None and calibration is None:
+            raise ValueError(f"{name}={value} cuts texts, and none is read; give --text or --calibration, or leave it out")
+    window, max_tokens = window or WINDOW, max_tokens or MAX_TOKENS
     check_free(dst)
     check_change(_config_of(src), heads, method, order, calibration is not None)
     tokenizer = load_tokenizer(src) if texts is not None or calibration is not None else _tokenizer_of(src)

@@ -32,7 +32,7 @@ class Budget:
         """Build a budget from one of flops, hours and money.
 
         Args:
-            hours: wall-clock hours of `devices` accelerators.
+            hours: wall-clock hours of `devices` accelerators, a whole number of them.
             money: spent at `price_per_hour` per accelerator and hour.
             peak_tflops: of one accelerator at the training dtype, dense, in 10^12 operations per second.
             mfu: model FLOPs utilisation, in (0, 1].
@@ -54,6 +54,8 @@ class Budget:
             raise ValueError(f"{what} also needs {', '.join(missing)}")
         for name, value in known.items():
             positive(name, value, most=1.0 if name == "mfu" else math.inf)
+        if devices is not None and devices != int(devices):
+            raise ValueError(f"devices={devices!r} must be a whole number of accelerators, at least 1")
         if price_per_hour is not None:
             positive("price_per_hour", price_per_hour)
         speed = devices * peak_tflops * 1e12 * mfu if {"devices", "peak_tflops", "mfu"} <= set(known) else None

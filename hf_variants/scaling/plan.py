@@ -84,6 +84,7 @@ def plan_training(
     fitted, law = (law, law.law) if isinstance(law, FittedLaw) else (None, law)
     if sum(value is not None for value in (parameters, tokens, config)) > 1:
         raise ValueError("give at most one of parameters, tokens, config: the budget decides the rest")
+    positive("sequence_length", sequence_length)
     worth = lambda count: effective_tokens(count, unique_tokens, quality)  # noqa: E731
     exact, per_token = None, None
     if config is not None:
@@ -177,7 +178,6 @@ def _minimum(function, low, high):
 
 
 def _batch(batch_tokens, guides, sequence_length):
-    sequence_length = positive("sequence_length", sequence_length)
     if batch_tokens is not None:
         batch = positive("batch_tokens", batch_tokens)
         if batch < sequence_length:

@@ -11,8 +11,7 @@ from tests.vision import vision_config
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 64}
 PAIR = {"model_type": "variants_seq2seq", "encoder": SMALL, "decoder": SMALL, "decoder_start_token_id": 0}
-LLAMA = {"model_type": "llama", **{key: size for key, size in SMALL.items() if key.startswith(("hid", "num", "voc"))}}
-LLAMA["intermediate_size"] = 48
+LLAMA = {**SMALL, "model_type": "llama", "intermediate_size": 48}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def files(tmp_path_factory):
             "unknown": {"model_type": "mamba"},
             "unfinished": {key: value for key, value in LLAMA.items() if key != "vocab_size"},
             "no layers": {**LLAMA, "num_hidden_layers": -2},
-            "nothing": {},
+            "no keys": {},
             "half a law": {"law": {"E": 1}, "intervals": {}, "ranges": {}, "samples": [], "confidence": 0.95},
             "negative": {**SMALL, "hidden_size": -4},
         },
@@ -87,8 +86,8 @@ def test_one_rule_for_lengths_and_words(command, files, capsys):
     assert "did you mean 'hidden_size'" in refused(capsys, files, [*READERS[command], f"{prefix}hidden_sise=4"])
 
 
-SOURCES = ("null", "words", "list", "type list", "unknown", "negative", "binary", "nowhere")
-SOURCES = (*SOURCES, "unfinished", "no layers", "nothing")
+SOURCES = ("null", "words", "list", "type list", "unknown", "negative", "binary", "nowhere", "unfinished", "no layers")
+SOURCES = (*SOURCES, "no keys", "nothing")
 ONE_STACK = ("describe", "profile-cache", "receptive-field")
 
 
@@ -141,8 +140,14 @@ WRONG = {
             (("--max-tokens", "0"), "max_tokens=0 must be at least 2"),
             (("--text", "{nowhere}"), "--text"),
             (("--calibration", "{binary}"), "--calibration"),
+            (("--window", "64"), "window=64 cuts texts, and none is read"),
+            (("--max-tokens", "64"), "max_tokens=64 cuts texts, and none is read"),
         )
     },
+    "half a device": (
+        ["scaling", "plan", "--hours", "1", "--devices", "0.5", "--peak-tflops", "9", "--mfu", "0.3"],
+        "devices=0.5 must be a whole number",
+    ),
     "a field of a hundred million": (["receptive-field", "{decoder}", "--length", "100000000"], "and at most 16384"),
     "no capacity": (["stream", "{decoder}", "--text", "{text}", "--capacity", "0"], "--capacity 0 must be at least 1"),
     "numbers nowhere": (
@@ -156,6 +161,11 @@ WRONG = {
     "negative tables": (
         ["tokenizer", "sweep", "{text}", "--sizes", "260", "--max-table-parameters", "-1"],
         "greater than zero",
+    ),
+    "no text to sweep": (["tokenizer", "sweep", "{text}/no.txt", "--sizes", "260"], "FILES"),
+    "bytes to calibrate on": (
+        ["quality-of-quantization", "{ours without weights}", "int8", "--calibration", "{binary}"],
+        "--calibration",
     ),
     "two vocabularies": (["tokenizer", "sweep", "{text}", "--sizes", "260", "--config", "{pair}"], "is an encoder-decoder"),
     "a law in bytes": (["scaling", "plan", "--flops", "1e20", "--law", "{binary}"], "binary.json' is not valid JSON"),
@@ -294,6 +304,26 @@ def test_texts_are_named_by_their_option(tmp_path):
             with pytest.raises(ValueError, match=said) as refusal:
                 documents(str(tmp_path / f"{name}{ending}"), "--text")
             assert "--text" in str(refusal.value) and "data." not in str(refusal.value)
+
+
+def test_a_path_that_looks_like_a_key_of_a_recipe_is_said_whole(tmp_path):
+    from hf_variants.jobs.texts import documents
+
+    for name, content in (("data.txt", b"caf\xe9"), ("data.empty.txt", b" \n"), ("data.zeros.txt", b"a\0b")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match="--text") as refusal:
+            documents(str(tmp_path / name), "--text")
+        assert str(tmp_path / name) in str(refusal.value)
+
+
+def test_what_another_process_is_writing_is_left_alone(tmp_path):
+    from hf_variants.report.output_file import check_output_folder, check_output_path, partial_path
+
+    half = partial_path(tmp_path / "law.json")
+    half.write_text("half")
+    check_output_path("output", tmp_path / "law.json", (".json",))
+    check_output_folder("output_dir", tmp_path / "law.json")
+    assert [*tmp_path.iterdir()] == [half] and half.read_text() == "half"
 
 
 def test_too_little_memory_is_one_line(capsys, monkeypatch):

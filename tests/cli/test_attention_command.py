@@ -132,8 +132,11 @@ def test_images_in_the_row_and_beside_it(images, capsys):
         assert reading["image_share"] == pytest.approx(sum(masses) / len(masses), abs=1e-6)
     code, printed, said = run(capsys, "attention", images / "gated_all", *words)
     assert code == 0 and "cross-attention to images" in printed, said
-    code, printed, said = run(capsys, "attention", images / "projection", "--text", images / "text.txt", "--length", "16")
+    words = ("attention", images / "projection", "--text", images / "text.txt", "--length", "16", "--rows", "99")
+    code, printed, said = run(capsys, *words)
     assert code == 0 and "image mass" not in printed, said
+    # twenty documents of six words, a start and an end
+    assert "--rows 99:" in printed and "text.txt holds 10, and all of them are read" in " ".join(printed.split())
 
 
 @pytest.mark.slow

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from hf_variants import VariantsConfig, VariantsSeq2SeqConfig, cli
+from tests.cli.test_analysis_inputs import LLAMA, SMALL
 
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 64}
-LLAMA = {**SMALL, "model_type": "llama", "intermediate_size": 48}
 T5 = {"model_type": "t5", "d_model": 32, "d_ff": 48, "num_layers": 2, "num_heads": 4, "d_kv": 8, "vocab_size": 64}
 COMMANDS = {
     "describe": ["describe", "{one}"],

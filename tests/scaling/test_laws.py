@@ -71,6 +71,23 @@ def test_the_table_of_published_runs():
     assert rows["LLaMA 2 70B"]["hoffmann2022"]["justified_by_inference"] is None
 
 
+def test_the_figure_of_published_runs_shows_them_beside_optima(monkeypatch):
+    from matplotlib.figure import Figure
+
+    from hf_variants.scaling import plots
+
+    axes = Figure().subplots()
+    monkeypatch.setattr(plots, "save_plot", lambda draw, path: draw(axes))
+    plots.plot_table(overtraining_table(), "table.png")
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert [8_030_261_248, 15e12] in lines.pop("trained on") and len(lines) == 1 + len(PUBLISHED)
+    assert all(d == 20 * n for n, d in lines["optimal by rule of 20"])
+    for name, law in PUBLISHED.items():
+        for n, d in lines[f"optimal by {name}"]:
+            assert law.optimum(6 * n * d) == pytest.approx((n, d))
+    assert {"LLaMA 3 8B", "TinyLlama 1.1B"} <= {text.get_text() for text in axes.texts}
+
+
 @pytest.mark.parametrize("name", ["A", "B", "alpha", "beta"])
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "1"])
 def test_constants_that_mean_nothing_are_refused(name, value):

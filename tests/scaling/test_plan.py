@@ -38,6 +38,8 @@ def test_hours_and_money_are_the_operations_they_pay_for():
         ({"money": 24, "devices": 1, "peak_tflops": 9, "mfu": 0.3}, "needs price_per_hour"),
         ({"hours": 24, "devices": 1, "peak_tflops": 9, "mfu": 40}, "mfu=40 is out of range.*at most 1"),
         ({"hours": 24, "devices": 0, "peak_tflops": 9, "mfu": 0.4}, "devices=0"),
+        ({"hours": 24, "devices": 0.5, "peak_tflops": 9, "mfu": 0.4}, "devices=0.5 must be a whole number"),
+        ({"flops": 1e20, "devices": 1.5, "peak_tflops": 9, "mfu": 0.4}, "devices=1.5 must be a whole number"),
     ],
 )
 def test_bad_budgets_are_named(keys, match):
@@ -127,6 +129,9 @@ def test_plans_that_contradict_themselves():
         plan_training(LAW, Budget.of(flops=1e15), parameters=1e9, batch_tokens=1e6)
     with pytest.raises(ValueError, match="batch_tokens=100 holds no row"):
         plan_training(LAW, budget, batch_tokens=100)
+    for config in (None, load_preset("tiny/base")):
+        with pytest.raises(ValueError, match="sequence_length=-4 is out of range"):
+            plan_training(LAW, budget, config=config, sequence_length=-4)
 
 
 def command(capsys, *words):

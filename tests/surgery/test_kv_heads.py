@@ -223,6 +223,21 @@ def test_latent_attention_is_refused():
         kv_heads(model, 4)
 
 
+def test_the_figure_shows_the_errors_of_the_report(monkeypatch):
+    from matplotlib.figure import Figure
+
+    from hf_variants.report import kv_heads_plot
+
+    axes = Figure().subplots()
+    monkeypatch.setattr(kv_heads_plot, "save_plot", lambda draw, path: draw(axes))
+    layers = [{"key_error": 0.25, "value_error": 0.5}, {"key_error": 0.125, "value_error": 0.75}]
+    facts = {"before": 4, "after": 2, "method": "svd", "weighed": True, "layers": layers}
+    kv_heads_plot.plot_kv_heads(facts, "heads.png", title="model")
+    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
+    assert heights == {"keys": [0.25, 0.125], "values": [0.5, 0.75]}
+    assert axes.get_title() == "model: 4 to 2 key-value heads, svd, on text"
+
+
 def test_command_line_changes_a_native_checkpoint(tmp_path, capsys):
     from transformers import LlamaConfig, LlamaForCausalLM
 
