@@ -22,7 +22,7 @@ def diff_configs(a, b, length=None, dtype="bfloat16"):
     Returns:
         dict of JSON types with `toggles` ({name: [of a, of b]}), `length`, `dtype`, `costs` ({name: [of a, of b]}:
         parameters in all, active and by part, FLOPs per token, KV bytes per token and at `length`), and `by_length`, the
-        costs of running at `length` and at three times a quarter of it.
+        costs of running at `length`, a quarter of it, a quarter of that and of that again.
 
     Raises:
         ValueError: as `convert.read_config`, and for an unknown dtype or a length below 1.

@@ -23,7 +23,7 @@ def check_dtype(dtype):
 
 
 def usual_lengths(config, length=None):
-    """Lengths at which costs are shown: `length` (None: the context) and three times a quarter of it, shortest first."""
+    """Lengths at which costs are shown: `length` (None: the context), a quarter, a 16th and a 64th of it, shortest first."""
     longest = config.max_position_embeddings if length is None else length
     return sorted({max(longest // 4**step, 1) for step in range(4)})
 
@@ -350,11 +350,16 @@ def _cache_words(cache):
 
 def describe_table(config, length=None, dtype="bfloat16", title=None, families=False):
     """The facts of `describe` as rich tables with a diagram between them; `families` adds the native ones it equals."""
-    from rich.console import Group
-
     facts = describe(config, length, dtype)
     if families:
         facts["native_families"] = native_families(config)
+    return facts_table(config, facts, title)
+
+
+def facts_table(config, facts, title=None):
+    """The `facts` that `describe` gave of `config`, with `native_families` or without, as `describe_table` shows them."""
+    from rich.console import Group
+
     return Group(_choice_table(facts, title), *_drawing(config), "", _count_table(facts), "", _length_table(facts))
 
 

@@ -39,15 +39,15 @@ def describe(
     config = read_config(model, **config_words(context, words))
     note_quantized(model)
     from ..analysis.describe import describe as count
-    from ..analysis.describe import describe_table, native_families
+    from ..analysis.describe import facts_table, native_families
 
-    facts = count(config, length, dtype) if plot or as_json else None
+    facts = {**count(config, length, dtype), "native_families": native_families(config)}
     if plot:
         from ..report.describe_plot import plot_description
 
         plot_description(facts, plot, title=model)
     if as_json:
-        print(json.dumps({**facts, "native_families": native_families(config)}, indent=2))
+        print(json.dumps(facts, indent=2))
         return
-    console.print(describe_table(config, length, dtype, title=model, families=True))
+    console.print(facts_table(config, facts, title=model))
     announce_files(plot)
