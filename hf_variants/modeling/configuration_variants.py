@@ -246,11 +246,7 @@ class VariantsConfig(FamilyConfig):
         legacy = {key: kwargs.pop(key) for key in ("rope_theta", "rope_scaling") if key in kwargs}
         self.refuse_unknown(kwargs, "rope_theta", "rope_scaling")
         check_types(self, VariantsConfig.__annotations__)
-        self._resolve_shape()
-        self._resolve_layers()
-        self._resolve_experts()
-        self._resolve_norms()
-        standard_rope_parameters(self, **legacy)
+        self._resolve(**legacy)
         super().__post_init__(**kwargs)
         self.auto_map = {**_AUTO_MAP, **(getattr(self, "auto_map", None) or {})}
         self.check()
@@ -258,6 +254,7 @@ class VariantsConfig(FamilyConfig):
     def check(self):
         """Refuse what the family cannot mean. Raises ValueError; called when the config and when a model is made."""
         check_types(self, VariantsConfig.__annotations__)
+        self._resolve()  # a field may have been set on a config that is there already
         self.refuse_misspelt()
         for name in ("attention_type", "qk_norm", "position_embedding_type", "mlp_type", "router_scoring"):
             check_choice(name, getattr(self, name))
@@ -271,8 +268,6 @@ class VariantsConfig(FamilyConfig):
             check_per_layer(self, name)
         for name in ("hidden_act", "lm_head_act", "classifier_act"):
             check_activation(name, getattr(self, name))
-        # from_pretrained(folder, rope_parameters=...) sets the key of a config that is there already
-        standard_rope_parameters(self)
         check_rope_parameters(self)
         check_rules(self)
 
@@ -347,6 +342,14 @@ class VariantsConfig(FamilyConfig):
         return resolve_layer_plan(self)
 
     # ---- resolution of what was left None ----
+    def _resolve(self, **legacy_rope):
+        """Fill in what follows from other fields; what is there already stays."""
+        self._resolve_shape()
+        self._resolve_layers()
+        self._resolve_experts()
+        self._resolve_norms()
+        standard_rope_parameters(self, **legacy_rope)
+
     def _resolve_shape(self):
         if self.attention_type in ("mha", "mqa"):
             heads = self.num_attention_heads if self.attention_type == "mha" else 1

@@ -48,6 +48,21 @@ class FamilyConfig(PreTrainedConfig):
             )
         return cls(**{**keys, **overrides})
 
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As transformers', but a field that is given beside the file stands in its place before anything follows from it:
+        transformers sets it on the finished config, where None would stay None and a short form short. A part of a config may
+        be given as a dict of the keys that change.
+
+        Raises:
+            ValueError: for fields that the config refuses together with those of the file.
+        """
+        fields_given = {name: kwargs.pop(name) for name in cls.own_fields() if name in kwargs}
+        for name, value in fields_given.items():
+            if name in cls.sub_configs and isinstance(value, dict):
+                fields_given[name] = {**(config_dict.get(name) or {}), **value}
+        return super().from_dict({**config_dict, **fields_given}, **kwargs)
+
     def check(self):
         """Refuse what this config cannot mean. Called when the config and when a model is made."""
         raise NotImplementedError
