@@ -40,8 +40,10 @@ def stack_terms(stack, config, coefs, router_logits, attention_mask):
         mask = mask[:, -length:]
     terms = {}
     if "aux_loss" in coefs:
-        top_k, groups = config.num_experts_per_tok, (config.n_group, config.topk_group)
-        terms["aux_loss"] = load_balancing_loss(router_logits, top_k, config.router_scoring, mask, *groups)
+        choice = {"n_group": config.n_group, "topk_group": config.topk_group, "selection": config.router_selection}
+        terms["aux_loss"] = load_balancing_loss(
+            router_logits, config.num_experts_per_tok, config.router_scoring, mask, **choice
+        )
     if "z_loss" in coefs:
         terms["z_loss"] = router_z_loss(router_logits, mask)
     return terms

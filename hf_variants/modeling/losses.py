@@ -122,24 +122,27 @@ def share_of_step(count, num_items_in_batch):
     return count / divisor.clamp(min=1)
 
 
-def load_balancing_loss(router_logits, top_k, scoring="softmax", token_mask=None, n_group=1, topk_group=1):
+def load_balancing_loss(router_logits, top_k, scoring="softmax", token_mask=None, n_group=1, topk_group=1, selection="scores"):
     """E * sum_e f_e P_e of each layer, averaged over the layers.
 
     f_e is the number of assignments to expert e per token (they sum to `top_k`), P_e the mean share of the scores: a perfectly
     balanced router gives `top_k`, a collapsed one more (Fedus et al. 2021, arXiv:2101.03961 §2.2, in transformers' constant).
     Taken per layer, so that an imbalance in one layer cannot hide behind the opposite one in another. Counted are the experts
-    that the router chose: where it chooses within groups, those of the best groups, though others have higher scores. Under
+    that the router chose: where it chooses within groups, those of the best groups, though others have higher scores. The
+    bias of `router_balance="bias"` is left out, as in the loss that DeepSeek-V3 adds to it (arXiv:2412.19437 §2.1.2). Under
     `sparsemixer`, whose draws the logits do not tell, the `top_k` highest scores are counted, as natively (Phi-3.5-MoE).
 
     Args:
         router_logits: one [tokens, experts] tensor per sparse layer.
         token_mask: [tokens], false at pads, which count for nothing.
         n_group, topk_group: groups of experts, and how many of them a token chooses from.
+        selection: whether groups and experts are chosen by `scores` or by `logits`.
     """
     losses = []
     for logits in router_logits:
         scores = logits.sigmoid() if scoring == "sigmoid" else logits.softmax(-1)
-        choice = keep_best_groups(scores, n_group, topk_group, GROUP_SCORES.get(scoring))
+        compared = logits if selection == "logits" else scores
+        choice = keep_best_groups(compared, n_group, topk_group, GROUP_SCORES.get(scoring))
         chosen = torch.zeros_like(scores).scatter(1, choice.topk(top_k, dim=-1).indices, 1.0)
         share = scores / (scores.sum(-1, keepdim=True) + 1e-20)
         fraction, probability = _token_mean(chosen, token_mask), _token_mean(share, token_mask)

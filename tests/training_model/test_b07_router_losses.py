@@ -159,24 +159,26 @@ def test_b10_pads_count_for_nothing(side):
         assert load.sum() == 3 * 12 * 2
 
 
-@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-def test_the_balance_loss_counts_the_experts_that_were_chosen_within_groups(scoring):
+@pytest.mark.parametrize(("scoring", "selection"), [("softmax", "scores"), ("sigmoid", "scores"), ("sigmoid", "logits")])
+def test_the_balance_loss_counts_the_experts_that_were_chosen_within_groups(scoring, selection):
     """In training: each layer's f is the load that its router recorded, though experts of other groups have higher scores."""
-    groups = {"n_group": 2, "topk_group": 1, "router_scoring": scoring}
-    model = sparse_model(VariantsForCausalLM, **AUX, **groups).train()
+    groups = {"n_group": 2, "topk_group": 1}
+    keys = {**AUX, **groups, "router_scoring": scoring, "router_selection": selection}
+    model = sparse_model(VariantsForCausalLM, spread=20.0, **keys).train()
     batch = batch_of(uneven_rows(4))
     out = model(**batch, output_router_logits=True)
     mask = batch["attention_mask"].flatten().bool()
-    terms, moved = [], False
+    terms = []
     for layer, logits in zip(model.model.layers, out.router_logits, strict=True):
         scores = (logits.softmax(-1) if scoring == "softmax" else logits.sigmoid())[mask]
         fraction = layer.mlp.gate.load / mask.sum()
         share = (scores / scores.sum(-1, keepdim=True)).mean(0)
         terms.append(scores.shape[1] * (fraction * share).sum())
-        ungrouped = torch.zeros_like(scores).scatter(1, scores.topk(2).indices, 1.0).mean(0)
-        moved |= not torch.equal(ungrouped, fraction)
-    found = model.router_sums["aux_loss"][0]
-    assert moved and found.item() == pytest.approx(torch.stack(terms).mean().item(), abs=1e-6)
+    found = model.router_sums["aux_loss"][0].item()
+    assert found == pytest.approx(torch.stack(terms).mean().item(), abs=1e-6)
+    others = [{}] if selection == "scores" else [{}, groups]
+    for other in others:
+        assert abs(load_balancing_loss(out.router_logits, 2, scoring, mask, **other).item() - found) > 1e-4
 
 
 # ---- one expert per token ----
