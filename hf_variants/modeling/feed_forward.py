@@ -18,6 +18,7 @@ from .products import project, training_linear
 
 # Numbers of an input from which it is worth a look whether gate may be overwritten; a decoded token has fewer.
 LARGE = 1 << 18
+SILU = (nn.SiLU, type(ACT2FN["silu"]))
 
 
 class ClampedSwiGLU(nn.Module):
@@ -37,14 +38,14 @@ class GatedActivation(nn.Module):
 
     def __init__(self, act):
         super().__init__()
-        self.act, self.in_place = act, type(act) in (nn.SiLU, type(ACT2FN["silu"]))
+        self.act = act
 
     def forward(self, gate, up):
         return self.act(gate) * up
 
     def activate_over(self, gate):
         """act(gate), in gate's own memory where torch has the activation in place."""
-        return nn.functional.silu(gate, inplace=True) if self.in_place else self.act(gate)
+        return nn.functional.silu(gate, inplace=True) if type(self.act) in SILU else self.act(gate)
 
 
 def activation(name):
@@ -78,7 +79,6 @@ class VariantsGatedMLP(nn.Module):
         self.dropout = build_dropout(config.activation_dropout)
         # xIELU has weights of its own; what was dropped would be drawn anew
         self.recomputes = not any(True for _ in self.combine.parameters()) and config.activation_dropout == 0
-        self.overwrites = self.recomputes and isinstance(self.combine, GatedActivation)
 
     def forward(self, hidden_states, token_mask=None):
         layers = (self.gate_proj, self.up_proj, self.down_proj)
@@ -95,7 +95,8 @@ class VariantsGatedMLP(nn.Module):
 
     def _may_overwrite(self, hidden_states):
         """Whether nobody reads gate or act(gate) again: no gradient, no hook; a traced graph must not even compare sizes."""
-        if not self.overwrites or is_tracing(hidden_states) or torch.is_grad_enabled() or hidden_states.numel() < LARGE:
+        known = type(self.combine) is GatedActivation
+        if not known or torch.is_grad_enabled() or is_tracing(hidden_states) or hidden_states.numel() < LARGE:
             return False
         return not any(map(is_hooked, self.combine.modules()))
 

@@ -32,7 +32,7 @@ def flex_attention(module, query, key, value, mask, *, scaling, dropout=0.0, ter
     kernel = _compiled_flex() if compiled else flex_kernel
     options = {
         "score_mod": _score_function(terms, additive, query.shape[0]),
-        "block_mask": _block_mask(module, query, key, mask if additive is None else None, additive is None),
+        "block_mask": _block_mask(module, query, key, mask) if additive is None else None,
         "scale": scaling,
         "enable_gqa": query.shape[1] != key.shape[1],
     }
@@ -56,7 +56,7 @@ def _refuse_what_is_not_computed(query, dropout, terms):
         )
 
 
-def _block_mask(module, query, key, mask, may_be_causal):
+def _block_mask(module, query, key, mask):
     """The block mask of a boolean mask, or of a causal layer's rule where none was built; None where nothing is hidden."""
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -68,7 +68,7 @@ def _block_mask(module, query, key, mask, may_be_causal):
         def visible(b, h, q, k):
             return shown[b, h if shown.shape[1] > 1 else 0, q, k]
 
-    elif may_be_causal and module.is_causal and q_len > 1:
+    elif module.is_causal and q_len > 1:
         rows, heads, visible = None, None, _causal_rule(kv_len - q_len, window_of(module))
     else:
         return None

@@ -186,9 +186,9 @@ def attend(function, is_causal, kv_heads, case, mask_kind, offset):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_b29_b30_blockwise_gradients_equal_eager(case, kv_heads, is_causal, mask_kind, monkeypatch):
-    """q, k, v, sinks and an additive mask; 37 queries in blocks of 16, also behind 5 cached keys."""
-    monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", 1)
-    for offset in (0, 5):
+    """q, k, v, sinks and an additive mask; 37 queries in blocks of 16, also behind 5 cached keys, and in one as on a card."""
+    for offset, elements in ((0, 1), (5, 1), (5, blockwise_attention.ACCELERATOR_BLOCK_ELEMENTS)):
+        monkeypatch.setattr(blockwise_attention, "BLOCK_ELEMENTS", elements)
         arguments = is_causal, kv_heads, CASES[case], mask_kind, offset
         out, grads = attend(sdpa_attention, *arguments)
         expected, expected_grads = attend(eager_attention, *arguments)

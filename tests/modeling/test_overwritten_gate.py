@@ -72,6 +72,23 @@ def test_a_hook_keeps_what_it_saw(listener, overwritten, monkeypatch):
     assert bool(overwritten) == (listener == "mlp")
 
 
+def test_what_is_put_in_later_acts(overwritten, monkeypatch):
+    """An activation, or the whole product, that stands in for the one the model was built with."""
+    model, ids = build(tiny("gqa")), draw_ids(2, 9)
+    with torch.no_grad():
+        before = model(ids).logits
+        for put_in, overwrites in [(GatedActivation(torch.nn.ReLU()), True), (feed_forward.ClampedSwiGLU(1.0, 1.7), False)]:
+            for layer in model.model.layers:
+                layer.mlp.combine = put_in
+            overwritten.clear()
+            after = model(ids).logits
+            assert bool(overwritten) == overwrites and not torch.equal(after, before)
+            assert torch.equal(after, plain_logits(model, ids, monkeypatch))
+        layer.mlp.combine = GatedActivation(torch.nn.SiLU())
+        layer.mlp.combine.act = torch.nn.ReLU()
+        assert torch.equal(model(ids).logits, plain_logits(model, ids, monkeypatch))
+
+
 def test_gradients_graphs_dropout_clamps_and_small_inputs_take_the_plain_form(overwritten, monkeypatch):
     ids = draw_ids(2, 9)
     model = build(tiny("gqa"))
