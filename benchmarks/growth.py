@@ -14,9 +14,9 @@ from transformers import LlamaConfig, MistralConfig, MixtralConfig
 
 from benchmarks import machine
 from benchmarks.case import OURS, REFERENCE, alternate
+from benchmarks.files import write_atomically
 from benchmarks.generation import prefill_of
 from benchmarks.pairs import models, random_ids
-from benchmarks.run_case import write_atomically
 from hf_variants.analysis import flops_per_token
 from hf_variants.report.plots import line_figure
 

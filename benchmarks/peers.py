@@ -24,8 +24,8 @@ from rich.console import Console
 
 from benchmarks import machine
 from benchmarks.case import OURS, REFERENCE
+from benchmarks.files import write_atomically
 from benchmarks.generation import SHAPE
-from benchmarks.run_case import write_atomically
 
 PEERS = {"litgpt": "litgpt", "x-transformers": "x-transformers"}
 ENVIRONMENTS, PINNED = Path(".venv-peers"), Path(__file__).with_name("peers.txt")

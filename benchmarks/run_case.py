@@ -10,6 +10,7 @@ import torch
 from benchmarks import machine
 from benchmarks.case import OURS, measure
 from benchmarks.cases import find_case
+from benchmarks.files import write_atomically
 from benchmarks.peak import peak_of
 
 
@@ -34,13 +35,6 @@ def share_of_limit(case, found):
             amount = counted() if callable(counted) else counted
             return {"share": amount / seconds / 1e9 / found["limits"][f"{case.dtype} {limit}"], "share_of": of}
     return {}
-
-
-def write_atomically(text, target):
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, target)
 
 
 def main(name, target, threads=None):

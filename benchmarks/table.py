@@ -5,7 +5,7 @@ import json
 from rich.table import Table
 
 from benchmarks.case import OURS
-from benchmarks.run_case import write_atomically
+from benchmarks.files import write_atomically
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

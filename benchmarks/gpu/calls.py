@@ -13,11 +13,6 @@ from benchmarks.work import decode_bytes, training_flops
 PROBED = 2048
 
 
-def random_ids(config, batch, length, device, seed=1):
-    """Token ids [batch, length], never 0, the same on every device."""
-    return torch.randint(1, config.vocab_size, (batch, length), generator=torch.Generator().manual_seed(seed)).to(device)
-
-
 class Training:
     """Forward, loss and backward; gradients are made anew each time, and there is no optimizer."""
 

@@ -12,25 +12,7 @@ import time
 import torch
 import transformers
 
-# Dense bf16 matrix products by NVIDIA's data sheets, TFLOP/s (their figures "with sparsity" halved). The first part of a name
-# that fits decides, so what is narrower stands first; a slice of a card (MIG) and a card that is not here have none.
-PEAK_TFLOPS = (
-    ("MIG", None),
-    ("GB200", 2500.0),
-    ("B200", 2250.0),
-    ("H200 NVL", 835.5),
-    ("GH200", 989.4),
-    ("H200", 989.4),
-    ("H100 NVL", 835.5),
-    ("H100 PCIe", 756.5),
-    ("H100", 989.4),
-    ("A100", 312.0),
-)
-
-
-def peak_tflops(name):
-    """TFLOP/s in bf16 by the data sheet of the card of that name, or None where none is known."""
-    return next((peak for part, peak in PEAK_TFLOPS if part in name), None)
+from hf_variants.training.peak_flops import data_sheet
 
 
 class Card:
@@ -115,6 +97,7 @@ class Card:
 
     def describe(self, tiny=False):
         """{what: value} of the card, the versions and the day, and the limits that were measured just now."""
+        _, sheet = data_sheet(self.name)
         found = {
             "name": self.name,
             "torch": torch.__version__,
@@ -125,7 +108,7 @@ class Card:
             "bytes_per_number": self.dtype.itemsize,
             "matrix_tflops": self.matrix_rate(128 if tiny else 8192) / 1e12,
             "memory_gb_per_second": self.memory_rate(1 << 16 if tiny else 1 << 29) / 1e9,
-            "sheet_tflops": peak_tflops(self.name),
+            "sheet_tflops": None if sheet is None else sheet / 1e12,
         }
         if self.is_cuda:
             properties = torch.cuda.get_device_properties(self.device)

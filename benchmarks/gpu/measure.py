@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from benchmarks.gpu.calls import random_ids
 from benchmarks.gpu.sides import NATIVE, Side, as_dtype, convert, draw_native
+from benchmarks.pairs import random_ids
 
 # Of the largest number: how far fp32 may differ; in the dtype that is measured, how many times native's own difference.
 FP32_TOLERANCE, ROUNDING_FACTOR, ROUNDING_FLOOR = 1e-4, 3.0, 1e-3
@@ -135,7 +135,7 @@ def agrees(numbers):
 def build(section, card, tiny, failed):
     """(native in fp32, {side: `Side`} in the card's dtype, ids, call); a side that cannot be built is left out."""
     config, call = section.config(tiny), section.call(tiny)
-    ids = random_ids(config, *section.shape(tiny), card.device)
+    ids = random_ids(config, *section.shape(tiny)).to(card.device)
     reference = draw_native(config, card.device, section.native)
     native = as_dtype(reference, card.dtype, card.device, section.native)
     sides = {NATIVE: Side(NATIVE, native, call, ids)}

@@ -6,26 +6,18 @@ no speed; where they could not be compared, it says so.
 
 import importlib.util
 import json
-import os
 
+from benchmarks.files import write_atomically
 from benchmarks.gpu.sides import NATIVE
 
 HEADINGS = ("section", "side", "per second", "speed", "peak GiB", "MFU", "of memory", "fp32 differs", "differs (native's own)")
 VERDICTS = {True: "", False: " WRONG", None: " not compared"}
 
 
-def write(text, target):
-    """Put text into a file at once, so that a run that ends never leaves half of one."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, target)
-
-
 def write_results(results, target):
     """The numbers as JSON at `target`, and as a table beside it."""
-    write(json.dumps(results, indent=2), target)
-    write(markdown(results), target.with_suffix(".md"))
+    write_atomically(json.dumps(results, indent=2), target)
+    write_atomically(markdown(results), target.with_suffix(".md"))
 
 
 def worst(far):
@@ -90,5 +82,7 @@ def draw(results, target):
         return False
     from hf_variants.report.plots import bar_figure
 
-    write(bar_figure(speeds, "Speed over native", "times native", card_line(results["card"])).image.decode(), target)
+    write_atomically(
+        bar_figure(speeds, "Speed over native", "times native", card_line(results["card"])).image.decode(), target
+    )
     return True

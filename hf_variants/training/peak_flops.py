@@ -7,10 +7,15 @@ import time
 
 import torch
 
-# bf16 / fp16 tensor-core FLOP/s without sparsity, from the makers' data sheets; the first name found in the device's wins.
+# bf16 / fp16 tensor-core FLOP/s without sparsity, from the makers' data sheets; the first name found in the device's wins, so
+# narrower ones stand first. A slice of a card (MIG) has none.
 _DATA_SHEETS = (
+    ("MIG", None),
+    ("GB200", 2.5e15),
     ("B200", 2.25e15),
+    ("H200 NVL", 8.355e14),
     ("H200", 9.89e14),
+    ("H100 NVL", 8.355e14),
     ("H100 PCIe", 7.56e14),
     ("H100", 9.89e14),
     ("A100", 3.12e14),
@@ -26,6 +31,11 @@ _DATA_SHEETS = (
 )
 
 
+def data_sheet(name):
+    """(part of the name of an accelerator that is known, its FLOP/s in bf16); FLOP/s are None where none are known."""
+    return next(((part, value) for part, value in _DATA_SHEETS if part in name), (None, None))
+
+
 def peak_flops(given=None, dtype=torch.float32):
     """(FLOP/s of one process's device, how it is known), or (None, reason).
 
@@ -37,9 +47,9 @@ def peak_flops(given=None, dtype=torch.float32):
         return given, "as given"
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name()
-        for part, value in _DATA_SHEETS:
-            if part in name:
-                return value, f"data sheet of {part}, bf16"
+        part, value = data_sheet(name)
+        if value is not None:
+            return value, f"data sheet of {part}, bf16"
         return None, f"unknown for {name}; set peak_flops"
     return measured_flops(
         dtype

@@ -13,7 +13,7 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import card as card_module
 from benchmarks.gpu import measure as measuring
 from benchmarks.gpu.calls import Training
-from benchmarks.gpu.card import Card, peak_tflops
+from benchmarks.gpu.card import Card
 from benchmarks.gpu.measure import Section
 from benchmarks.gpu.results import markdown, row_of
 from benchmarks.gpu.sections import SECTIONS
@@ -79,20 +79,6 @@ def measured(section, card, seconds=1e6, tiny=True):
     kept = []
     clock = measuring.Clock(seconds)
     return measuring.measure(section, card, clock, LIMITS, tiny, lambda found: kept.append(json.dumps(found))), kept
-
-
-def test_rates_of_the_data_sheet_are_those_of_the_card():
-    named = {
-        "NVIDIA H200": 989.4,
-        "NVIDIA H100 80GB HBM3": 989.4,
-        "NVIDIA H100 PCIe": 756.5,
-        "NVIDIA H200 NVL": 835.5,
-        "NVIDIA A100-SXM4-80GB": 312.0,
-        "NVIDIA B200": 2250.0,
-        "NVIDIA GH200 480GB": 989.4,
-    }
-    assert {name: peak_tflops(name) for name in named} == named
-    assert peak_tflops("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None and peak_tflops("a card of tomorrow") is None
 
 
 def test_mfu_is_counted_work_over_the_card_s_own_rate():

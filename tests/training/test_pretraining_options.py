@@ -12,6 +12,7 @@ from hf_variants.training import pretrain
 from hf_variants.training.documents import read_corpus
 from hf_variants.training.muon import MuonWithAdamW, hidden_matrices
 from hf_variants.training.objectives import MaskedRows
+from hf_variants.training.peak_flops import data_sheet
 from hf_variants.training.specs import DataSpec, SourceSpec
 from hf_variants.training.trainer import with_decay_steps
 from tests.training.runs import MODEL, quiet, spec_of, write_text
@@ -136,6 +137,21 @@ def test_speed_utilisation_and_time_left_are_logged(text, tmp_path):
     assert result["mfu"] == pytest.approx(result["tokens_per_second"] * flops / 1e9, rel=1e-6)
     assert lines[-1]["eta_seconds"] == 0 < lines[0]["eta_seconds"]
     assert all(line["mfu"] == pytest.approx(line["tokens_per_second"] * flops / 1e9, rel=0.05, abs=1e-4) for line in lines)
+
+
+def test_utilisation_is_held_against_the_data_sheet_of_the_card():
+    named = {
+        "NVIDIA H200": 9.89e14,
+        "NVIDIA H100 80GB HBM3": 9.89e14,
+        "NVIDIA H100 PCIe": 7.56e14,
+        "NVIDIA H200 NVL": 8.355e14,
+        "NVIDIA A100-SXM4-80GB": 3.12e14,
+        "NVIDIA B200": 2.25e15,
+        "NVIDIA GH200 480GB": 9.89e14,
+        "NVIDIA L40S": 3.62e14,
+    }
+    assert {name: data_sheet(name)[1] for name in named} == named
+    assert data_sheet("NVIDIA H100 80GB HBM3 MIG 1g.10gb")[1] is None and data_sheet("a card of tomorrow")[1] is None
 
 
 def test_bf16_activation_checkpointing_and_tensorboard(text, tmp_path, monkeypatch):
